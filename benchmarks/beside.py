@@ -73,7 +73,7 @@ size = 0
 
 def weigh(letter):
     global size
-    if type(letter.message).__name__ in ("Shipment", "Upload"):
+    if type(letter.message).__name__ in ("Shipment", "Upload", "Contribution"):
         size += len(pack(letter.message))
 
 def cycles(federation):

@@ -33,7 +33,7 @@ from basecagg.storage.disk import configure_sqlite
 from benchmarks.service_line import Line
 from benchmarks.service_stand import FEDERATION, free_port, processor_seconds
 
-_STORED = ("Shipment", "Upload", "Receipt", "Answer")
+_STORED = ("Shipment", "Upload", "Contribution", "Receipt", "Answer")
 _KEPT = 25
 """Bodies of each kind that are there at one time: what is over is deleted."""
 _LANES = 16

@@ -40,9 +40,13 @@ class Phone:
     who: Participant
     machine: Contributor | ClearContributor
 
-    async def deal(self, version: int) -> None:
-        """Deal one mask; nothing in clear."""
+    async def deal(self, stand: Stand, version: int) -> None:
+        """Deal one mask and wait for its receipts; nothing in clear, or where each comes with its update."""
+        # An older commit has only masks that are dealt ahead.
+        if self.machine.ready or getattr(stand.parameters, "one_visit", False):
+            return
         await self.who.perform(self.machine.deal_ahead(version, 1))
+        await self.until(stand.epoch, lambda p: p.machine.ready)
 
     async def until(self, epoch: str, condition: Callable[[Phone], object]) -> None:
         """Take letters until something is so."""
@@ -66,9 +70,7 @@ class Phone:
     async def live(self, stand: Stand, rng: np.random.Generator) -> None:
         """Deal, upload, wait for the outcome, again and again."""
         while True:
-            if not self.machine.ready:
-                await self.deal((await self.who.present())[0])
-                await self.until(stand.epoch, lambda p: p.machine.ready)
+            await self.deal(stand, (await self.who.present())[0])
             version, head = await self.who.present()
             d = stand.parameters.model_size
             await self.who.send(self.prepare(version, head, d, rng))
@@ -148,7 +150,8 @@ def between(before: Moment, after: Moment) -> dict[str, Any]:
 
 def uploads_in(counts: Counter[str]) -> int:
     """Updates that were sent, masked or in clear."""
-    return counts[Upload.__name__] + counts[PlainUpdate.__name__]
+    # An older commit has no contributions.
+    return counts[Upload.__name__] + counts[PlainUpdate.__name__] + counts["Contribution"]
 
 
 def _megabytes(counts: Counter[str], way: str) -> float:
@@ -252,9 +255,7 @@ async def _one_sum(
 ) -> dict[str, float]:
     version, head = await phones[0].who.present()
     for phone in phones:
-        if not phone.machine.ready:
-            await phone.deal(version)
-            await phone.until(stand.epoch, lambda p: p.machine.ready)
+        await phone.deal(stand, version)
     uploads = [phone.prepare(version, head, d, rng) for phone in phones]
     for phone, upload in list(zip(phones, uploads, strict=True))[:-1]:
         await phone.who.send(upload)

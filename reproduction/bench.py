@@ -219,11 +219,11 @@ class Federation:
     # --- from updates to a sum ----------------------------------------------------------------
 
     def contribute(self, name: str, update: Model) -> None:
-        """Let a user deal a mask, hide an update made from the newest model under it, and send it.
+        """Let a user hide an update made from the newest model under a mask, and send it.
 
         An update is the model before − after training. It is on its way then; `run` brings it to the server.
         """
-        if not self.contributor(name).ready:
+        if not self.contributor(name).is_ready:
             self.deal(name)
             self.network.run()
         self.submit(name, update, self.server.version, self.server.head)
@@ -279,8 +279,10 @@ class Federation:
         del self.network.nodes[address]
 
     def deal(self, name: str) -> None:
-        """Let a contributor deal one mask."""
+        """Let a contributor deal one mask, unless each comes with its update."""
         contributor = self.contributor(name)
+        if self.agreement.parameters.one_visit:
+            return
         self.network.perform(Address("contributor", name), contributor.deal(self.server.version))
 
     def submit(self, name: str, update: Model, base_version: int, head: bytes) -> None:

@@ -49,11 +49,12 @@ def message_bytes(p: ProtocolParameters) -> dict[str, int]:
     certified = p.consistency == "certified"
     certificate = ENDORSED * p.quorum + 121 if certified else 0
     request = TICKET * p.buffer_size + links + (certificate or 1) + 171
+    shipment, upload = _dealt_bytes(p), p.word_bytes * p.padded_size + TICKET + 16
+    sent = {"Shipment": shipment, "Upload": upload}
     return {
-        "Shipment": shares_bytes(p) + p.num_holders * (HASH + 3) + 354,
-        "Parcel": share + OVERHEAD + HASH + 350,
+        **({"Contribution": shipment + upload} if p.one_visit else sent),
+        "Parcel": share + OVERHEAD + HASH + 350 + _served_bytes(p),
         "Receipt": NAME * p.buffer_size + 116,
-        "Upload": p.word_bytes * p.padded_size + TICKET + 16,
         "ShortRequest": SHORT_TICKET * p.buffer_size + LINK + 156,
         "RecoveryRequest": request,
         "Endorsement": 189,
@@ -64,6 +65,22 @@ def message_bytes(p: ProtocolParameters) -> dict[str, int]:
         "Answer": share + 151,
         "Closing": NAME * p.buffer_size + 123,
     }
+
+
+def _dealt_bytes(p: ProtocolParameters) -> int:
+    """A dealing with its N envelopes."""
+    return shares_bytes(p) + p.num_holders * (HASH + 3) + 354 + _served_bytes(p)
+
+
+def _served_bytes(p: ProtocolParameters) -> int:
+    """In a dealing, which ticket it comes with."""
+    return HASH if p.one_visit else 1
+
+
+def sent_bytes(p: ProtocolParameters) -> int:
+    """All that a contributor sends for one update, in one message or two."""
+    size = message_bytes(p)
+    return size["Contribution"] if p.one_visit else size["Shipment"] + size["Upload"]
 
 
 @dataclass(frozen=True)
@@ -94,10 +111,9 @@ def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
     asked, answered = size["ShortRequest"], size["Answer"]
     if p.consistency == "certified":
         asked, answered = asked + size["Certificate"], answered + size["Endorsement"]
+    dealt, when = _dealt_bytes(p), "with the update" if p.one_visit else "ahead of time"
     return (
-        Phase(
-            "deal", f"{p.num_holders} sealed shares of its mask, ahead of time", size["Shipment"]
-        ),
+        Phase("deal", f"{p.num_holders} sealed shares of its mask, {when}", dealt),
         Phase(
             "keep",
             f"one sealed share of each of {p.buffer_size} masks",
@@ -105,7 +121,7 @@ def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
             up=size["Receipt"],
         ),
         Phase("download", "the model, in float32", down=FLOAT * p.model_size),
-        Phase("upload", "the masked update and its ticket", up=size["Upload"]),
+        Phase("upload", "the masked update and its ticket", up=sent_bytes(p) - dealt),
         Phase(
             "recover",
             "the request, then one weighted sum of shares",
@@ -177,6 +193,10 @@ class Prices:
     def mask(self) -> float:
         """Contributor: round the update, add the mask, which grows if it is from a key; sign the ticket."""
         return self._sign + self._grown + MASK_ELEMENT * self._p.padded_size
+
+    def upload(self) -> float:
+        """Contributor: mask the update, and deal the mask if it comes with it."""
+        return self.mask() + (self.deal() if self._p.one_visit else 0.0)
 
     def answer(self) -> float:
         """Holder: check the tickets and the certificate, endorse, add up K shares, sign."""

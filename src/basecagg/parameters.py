@@ -212,6 +212,15 @@ class ProtocolParameters:
         return self.consistency == "certified" and not self.repeated_versions
 
     @property
+    def one_visit(self) -> bool:
+        """Whether a contributor deals a mask together with the update that it hides, in one message.
+
+        What is shared of a key is small. Where uploads spend a budget a mask is dealt ahead, so that the budget
+        is spent only on what can be opened.
+        """
+        return self.masks == "keys" and self.privacy is None and self.is_masked
+
+    @property
     def submasks(self) -> int:
         """U − T: the pieces that a mask is cut into."""
         return self.recovery_threshold - self.max_colluders

@@ -105,6 +105,8 @@ class Recorded:
             self.requests.append(message)
 
     def deal(self, names: Iterable[str]) -> None:
+        if self.federation.agreement.parameters.one_visit:
+            return  # each mask is dealt with its update
         for name in names:
             self.federation.deal(name)
         self.network.run()

@@ -16,6 +16,7 @@ from basecagg.protocol.messages import (
     MAX_REASON,
     Answer,
     CannotFollow,
+    Contribution,
     Credential,
     EpochEnd,
     HolderKey,
@@ -43,6 +44,7 @@ def conversation(suite="x25519"):
     seen = []
     federation.network.observers.append(lambda letter: seen.append(letter.message))
     one_round(federation)
+    seen += [make_samples()[Contribution]]  # where masks grow from keys
     members = [intercept(federation, name) for name in USERS[:3]]
     previous = federation.server.opening._past.opened
     certified = certify(federation, request_for(federation, members, 1, previous))
@@ -123,6 +125,7 @@ def test_the_limits_are_bulk_and_4_kib_or_16_mib():
         Parcel: envelope,
         Answer: share + 4096,
         Upload: 4 * p.padded_size + 4096,
+        Contribution: p.num_holders * envelope + 4 * p.padded_size + 4096,
         PlainUpdate: 4 * p.padded_size + 4096,
         Parts: p.parts_bytes + 8 * p.model_size + 2 * 16 * 2**20,
     }

@@ -39,7 +39,7 @@ def _of_struct(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
         old = getattr(value, field)
         new = list(changes(old))
         if type(None) in get_args(hints[field]):
-            new.append((" = None", None))
+            new.append((" = 32 bytes", bytes(32)) if old is None else (" = None", None))
         if field == "signature":
             new.append((" + group order", _malleable(old)))
         for where, other in new:

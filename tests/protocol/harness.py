@@ -17,6 +17,7 @@ import numpy as np
 
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.buffer import MAX_WAITING_BUFFERS
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import (
     Abandoned,
@@ -34,6 +35,7 @@ from basecagg.protocol.messages import (
     Answer,
     Certificate,
     CertifiedRequest,
+    Contribution,
     Endorsement,
     History,
     MaskName,
@@ -79,6 +81,11 @@ def small(
         "min_per_version": None if own else 1,
     }
     return ProtocolParameters(**(chosen | changes))  # type: ignore[arg-type]
+
+
+def once(consistency: str = "certified", **changes: object) -> ProtocolParameters:
+    """The same with masks from keys: contributors come once."""
+    return small(consistency, "own", masks="keys", **changes)
 
 
 class Crash(Exception):  # noqa: N818 - it is what happens, not what went wrong
@@ -132,6 +139,7 @@ class Judge:
         self.answers: dict[tuple[MaskName, int], set[bytes]] = defaultdict(set)
         self.sums: dict[MaskName, set[bytes]] = defaultdict(set)
         self.admitted: set[MaskName] = set()
+        self.parked: set[MaskName] = set()
         self.opened: set[MaskName] = set()
         self.burned: set[MaskName] = set()
         self.ended: dict[MaskName, str] = {}
@@ -147,7 +155,7 @@ class Judge:
     def sent(self, letter: Letter) -> None:
         self.letters.append(letter)
         message = letter.message
-        if isinstance(message, Upload):
+        if isinstance(message, Upload | Contribution):
             self.tickets[message.ticket.mask] = message.ticket
             self._one(self.uploads[message.ticket.mask], encode(message), "uploads of a mask")
         elif isinstance(message, RecoveryRequest):
@@ -209,10 +217,18 @@ class Judge:
             elif isinstance(effect, MaskEnded):
                 self.ended.setdefault(effect.mask, effect.state)
         burned = [e.message.mask for e in effects if _is_burned(e)]
-        self._over([mask for mask in burned if mask not in self.burned], self.burned)
+        late = [mask for mask in burned if mask in self.admitted and mask not in self.burned]
+        self._over(late, self.burned)
 
     def _ruled(self, verdict: Verdict) -> None:
         mask = verdict.mask
+        if verdict.outcome == "parked":
+            assert mask not in self.admitted | self.opened | self.burned, (
+                "what was admitted is parked"
+            )
+            self.parked.add(mask)
+            return
+        self.parked.discard(mask)
         if verdict.outcome == "admitted":
             self.admitted.add(mask)
         elif verdict.outcome == "refused" and mask.expires >= len(self.released):
@@ -279,6 +295,11 @@ class Judge:
         waiting = {update.name for update in server.buffer.waiting}
         present = waiting | set(server.opening.outstanding())
         assert present == self.admitted - self.opened - self.burned, "an admitted update is lost"
+        parked = {update.name for update in server.buffer.parked}
+        assert parked == self.parked, "a parked update is lost"
+        room = server.settings.buffer_size * MAX_WAITING_BUFFERS
+        senders = [update.name.contributor for update in server.buffer.stored]
+        assert len(set(senders)) == len(senders) <= room, "too many updates are stored"
 
 
 class Bench(Loopback):
@@ -406,6 +427,7 @@ class World:
             self.network.after_crash = self.recover
         self._numbers = random.Random(seed)
         self._size = parameters.model_size
+        self.now = 0.0
         self.federation = Federation(
             parameters,
             np.zeros(parameters.model_size, np.float32),
@@ -453,9 +475,15 @@ class World:
         known = min(self.server.version, base_version + self.parameters.max_staleness)
         contributor, version = self.contributor(name), max(base_version, known)
         effects = contributor.submit(update, base_version, trained_from, version)
-        (upload,) = (s.message for s in sends_of(effects) if isinstance(s.message, Upload))
+        sent = [send.message for send in sends_of(effects)]
+        (upload,) = (each for each in sent if isinstance(each, Upload | Contribution))
         self.judge.submitted(upload.ticket.mask, integers, base_version)
         self.perform(Address("contributor", name), effects)
+
+    def tick(self, seconds: float) -> None:
+        """So many seconds have passed by the server's clock; a holder is given one to answer."""
+        self.now += seconds
+        self.perform(AT_SERVER, self.server.tick(self.now, 1.0))
 
     def deadline(self) -> None:
         """The server's clock says that answers have been waited for long enough."""
@@ -520,7 +548,7 @@ class World:
         states = contributor.states().values()
         if "uploaded" in states:
             return
-        if not contributor.ready:
+        if not contributor.is_ready:
             if "dealt" not in states:
                 self.deal(name, 1 + lag % 2)
             return

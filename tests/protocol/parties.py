@@ -17,7 +17,7 @@ from basecagg.errors import Refused
 from basecagg.maths.key_masks import key_of, mask_of_sum
 from basecagg.maths.packing import unpack as unpack_words
 from basecagg.maths.quantization import signed as with_sign
-from basecagg.maths.randomness import FieldStream, derive_seed, system_entropy
+from basecagg.maths.randomness import SEED_BYTES, FieldStream, derive_seed, system_entropy
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Released
@@ -26,6 +26,7 @@ from basecagg.protocol.messages import (
     Answer,
     Certificate,
     CertifiedRequest,
+    Contribution,
     Endorsement,
     History,
     Link,
@@ -109,11 +110,14 @@ def fresh_update(scale: float = 0.5, size: int = SIZE) -> np.ndarray:
 
 
 def deal(federation: Federation, *names: str, version: int | None = None, count: int = 1) -> None:
-    """Each of them deals masks, and all their shares arrive. A cheating server may claim any version."""
+    """Each of them deals masks, and all their shares arrive, unless masks come with the updates.
+
+    A cheating server may claim any version.
+    """
     if version is not None:
         federation.server._state.history = history_at(federation, version)
     version = federation.server.version
-    for name in names:
+    for name in names if not federation.agreement.parameters.one_visit else ():
         federation.network.perform(at(name), federation.contributor(name).deal(version, count))
     federation.network.run()
 
@@ -122,7 +126,7 @@ def deal(federation: Federation, *names: str, version: int | None = None, count:
 class Submitted:
     """An upload, and what it hides: Q(Δ), worked out from the mask's seed and not from the protocol's sum."""
 
-    upload: Upload
+    upload: Upload | Contribution
     quantized: np.ndarray
     base_version: int
 
@@ -133,23 +137,34 @@ class Submitted:
 
 def submit(federation: Federation, name: str, update=None, *, base=None, head=None) -> Submitted:
     """Deal a mask if none is ready, mask an update, and leave the upload on its way."""
-    contributor = federation.contributor(name)
-    if not contributor.ready:
+    contributor, drawn = federation.contributor(name), list[bytes]()
+    if not contributor.is_ready:
         deal(federation, name)
-    mask_key = contributor.ready[0].key
-    seed = parse(federation.network.nodes[at(name)].store.read("mask", mask_key), OwnMask).seed
+    if ready := contributor.ready:
+        stored = federation.network.nodes[at(name)].store.read("mask", ready[0].key)
+        drawn.append(parse(stored, OwnMask).seed)
+    draw = contributor._entropy
+    contributor._entropy = lambda count: noted(drawn, draw(count))
     base = federation.server.version if base is None else base
     if head is None:
         head = federation.server.head_of(base) or head_at(federation, base)
     size = federation.agreement.parameters.model_size
     update = fresh_update(size=size) if update is None else update
     federation.submit(name, update, base, head)
+    contributor._entropy = draw
     upload = federation.network.in_flight[-1].message
-    assert isinstance(upload, Upload)
+    assert isinstance(upload, Upload | Contribution)
+    seed = next(each for each in drawn if len(each) == SEED_BYTES)
     return Submitted(upload, unmask(upload, seed, federation.agreement.parameters), base)
 
 
-def unmask(upload: Upload, seed: bytes, p: ProtocolParameters) -> np.ndarray:
+def noted(drawn: list[bytes], secret: bytes) -> bytes:
+    """What was drawn, once it is in the list."""
+    drawn.append(secret)
+    return secret
+
+
+def unmask(upload: Upload | Contribution, seed: bytes, p: ProtocolParameters) -> np.ndarray:
     """Q(Δ): the upload minus the mask that the seed expands to, in exact integers; with keys Q(Δ) + e."""
     if p.masks == "keys":
         mask = mask_of_sum(key_of(seed, p.modulus), upload.ticket.epoch, p.modulus)

@@ -23,6 +23,7 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Closing,
+    Contribution,
     Credential,
     Dealing,
     EpochEnd,
@@ -45,6 +46,7 @@ from basecagg.protocol.messages import (
     Witness,
     certificate_of,
     content_hash,
+    digest_of,
     endorsement_of,
     signed,
     signed_digest,
@@ -139,6 +141,7 @@ def make_samples() -> dict[type[Message], Message]:
         signed(Receipt(epoch.id, 1, shipment.dealing.masks), identity("h1")),
         tickets[0],
         Upload(tickets[0], WORDS),
+        _contribution(epoch, tickets[0]),
         PlainUpdate(tickets[0], WORDS, shipment.dealing.credential),
         link,
         now,
@@ -179,6 +182,13 @@ def _shipment(epoch: Epoch, masks: tuple[MaskName, ...]) -> Shipment:
     leaves = tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))
     dealing = Dealing(epoch.id, masks, merkle.root_of(leaves, fixed("sender")), credential)
     return Shipment(signed(dealing, ann), leaves, sealed)
+
+
+def _contribution(epoch: Epoch, ticket: Ticket) -> Contribution:
+    shipment = _shipment(epoch, (ticket.mask,))
+    dealing = msgspec.structs.replace(shipment.dealing, ticket=digest_of(ticket))
+    dealing = signed(dealing, identity("ann"))
+    return Contribution(dealing, shipment.leaves, shipment.sealed, ticket, WORDS)
 
 
 def _ticket(epoch: Epoch, mask: MaskName, head: bytes) -> Ticket:

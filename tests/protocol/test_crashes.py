@@ -13,33 +13,48 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
-from harness import Bench, Disk, World, small
+from harness import Bench, Disk, World, once, small
 
 from basecagg.errors import Retired
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Parcel
 from reproduction.bench import Address, Letter
 
-MODES = pytest.mark.parametrize("mode", ["certified", "honest-server"])
+MODES = pytest.mark.parametrize(
+    "mode", ["certified", "honest-server", "one visit, certified", "one visit, honest-server"]
+)
+AHEAD = pytest.mark.parametrize("mode", ["certified", "honest-server"])
+"""Only where masks are dealt ahead: what comes once leaves no unused mask."""
 ROLES = pytest.mark.parametrize("role", ["server", "holder", "contributor"])
 NAMES = [f"user-{index}" for index in range(4)]
+ALL_OF_A_SUM = NAMES[:3]
+"""Where all members of a sum are of one version a fourth may find no company, and is burned."""
 HOLDER = Address("holder", "user-2")
 CONTRIBUTOR = Address("contributor", "user-0")
 
 
+def chosen(mode):
+    return once(mode.split(", ")[1]) if "one visit" in mode else small(mode)
+
+
+def train(world, until):
+    alone = world.parameters.least_per_version == 1
+    world.train(NAMES if alone else ALL_OF_A_SUM, until)
+
+
 def boundaries(mode, until, **options):
     """Who stands at each boundary of an undisturbed run."""
-    world = World(small(mode), **options)
-    world.train(NAMES, until)
+    world = World(chosen(mode), **options)
+    train(world, until)
     return list(world.network.boundaries)
 
 
 def survive(mode, until, crashes, **options):
     """The same run with crashes at these boundaries: it gets there, and nothing is lost on the way."""
-    world = World(small(mode), **options)
+    world = World(chosen(mode), **options)
     start = len(world.network.boundaries)
     world.network.crash_at = {boundary for boundary in crashes if boundary >= start}
-    world.train(NAMES, until)
+    train(world, until)
     assert not world.judge.burned
     assert len(world.judge.opened) == until * world.parameters.buffer_size
     return world
@@ -181,8 +196,8 @@ class Unnoticed(Archive):
 
 
 def trained(mode, archive, **options):
-    world = World(small(mode), stores=archive, **options)
-    world.train(NAMES, 2)
+    world = World(chosen(mode), stores=archive, **options)
+    train(world, 2)
     return world
 
 

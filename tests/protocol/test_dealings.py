@@ -349,7 +349,7 @@ def test_a_receipt_that_comes_when_all_is_over_is_passed_over(federation):
 
 def test_envelopes_of_several_large_shares():
     """Larger than one share and all that sealing may add."""
-    federation = make_federation(model_size=6000)
+    federation = make_federation(model_size=6000, masks="long")
     assert 4 * federation.agreement.parameters.share_size > 2048
     deal(federation, "ann", count=MASKS)
     assert len(federation.contributor("ann").ready) == MASKS

@@ -10,7 +10,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from harness import Memory, World, small
+from harness import Memory, World, once, small
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -49,20 +49,22 @@ class Schedules(RuleBasedStateMachine):
 
     @initialize(
         mode=st.sampled_from(["certified", "honest-server"]),
-        per_version=st.sampled_from([1, 3]),
+        form=st.sampled_from(["field weights", "own weights", "one visit"]),
         version=st.integers(0, 2),
-        masks=st.sampled_from(["long", "keys"]),
     )
-    def begin(self, mode, per_version, version, masks):
+    def begin(self, mode, form, version):
         """A few sums may have been opened in peace, and everyone has a mask or two at hand."""
-        kind = {"weights": "own", "masks": masks} if per_version > 1 else {"weights": "field"}
-        parameters = small(mode, min_per_version=per_version, **kind)
         stores = self.open_stores()
+        parameters = {
+            "field weights": small(mode),
+            "own weights": small(mode, "own", min_per_version=3),
+            "one visit": once(mode),
+        }[form]
         self.world = World(parameters, stores=stores, keeps_masks=self.keeps_masks)
         self.network, self.judge = self.world.network, self.world.judge
         self.judge.inspect(self.network)
         self.world.train(CONTRIBUTORS, version)
-        for name in CONTRIBUTORS:
+        for name in CONTRIBUTORS if not parameters.one_visit else ():
             self.world.deal(name)
         self.network.run()
 
@@ -99,7 +101,7 @@ class Schedules(RuleBasedStateMachine):
         """These contributors finish training, all from this old a model."""
         for name in who:
             contributor = self.contributor(name)
-            if contributor and contributor.ready and self.server:
+            if contributor and contributor.is_ready and self.server:
                 base = max(0, self.server.version - lag)
                 if contributor.may_train_from(base):
                     self.world.submit(name, base)
@@ -123,6 +125,12 @@ class Schedules(RuleBasedStateMachine):
     @rule()
     def deadline(self):
         self.world.deadline()
+
+    @precondition(lambda self: self.server)
+    @rule(seconds=st.sampled_from([0.5, 2, 25]))
+    def tick(self, seconds):
+        """After more than twenty seconds what is parked is returned."""
+        self.world.tick(seconds)
 
     # --- what the network does --------------------------------------------------------------------
 
@@ -260,7 +268,9 @@ def memory_of(machine):
     """What a machine acts upon, as far as it must survive."""
     if isinstance(machine, Server):
         waiting = [update.name for update in machine.buffer.waiting]
-        return machine.version, waiting, machine.opening.outstanding(), machine.model.tobytes()
+        parked = [update.name for update in machine.buffer.parked]
+        asked = machine.opening.outstanding()
+        return machine.version, waiting, parked, asked, machine.model.tobytes()
     if isinstance(machine, Holder):
         return machine.version, machine.states()
     assert isinstance(machine, Contributor)
@@ -477,7 +487,7 @@ def test_the_judge_finds_a_disk_that_lies(machine, role, matters, found):
 def split_vote(dice):
     """Updates that the server keeps to itself, asking each half of the holders for another sum of them."""
     machine = Equivocations()
-    machine.begin(mode="certified", per_version=1, version=0, masks="long")
+    machine.begin(mode="certified", form="field weights", version=0)
     machine.submit(CONTRIBUTORS, lag=0)
     machine.network.in_flight.clear()
     machine.equivocate(dice, ahead=0)

@@ -223,9 +223,9 @@ def test_an_upload_is_admitted_and_said_so(federation):
     )
     assert [write.kind for write in writes_of(effects)] == [
         "upload",
-        "relayed",
         "buffered",
         "model-state",
+        "relayed",
     ]
 
 

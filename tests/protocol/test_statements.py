@@ -28,6 +28,7 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Closing,
+    Contribution,
     Credential,
     Dealing,
     Endorsement,
@@ -98,6 +99,7 @@ GUARDED_TWICE = {
     (Answer, "holder"),
     (Credential, "epoch"),
     (Dealing, "credential"),
+    (Dealing, "ticket"),
     (Endorsement, "holder"),
     (Epoch, "points"),
     (Epoch, "protocol"),
@@ -168,7 +170,20 @@ def letter_at(federation, kind, role):
     raise AssertionError(f"no {kind.__name__} was sent to a {role}")
 
 
+def once_parties():
+    """All have come once: their dealings, envelopes and updates are on their way."""
+    federation = make_federation(masks="keys")
+    for name in USERS[:3]:
+        submit(federation, name)
+    return federation
+
+
 DOORS = {
+    "Contribution at the server": (once_parties, Contribution, "server", "dealing"),
+    "Its ticket at the server": (once_parties, Contribution, "server", "ticket"),
+    "Its update at the server": (once_parties, Contribution, "server", "words"),
+    "Parcel of an update at a holder": (once_parties, Parcel, "holder", "dealing.ticket"),
+    "Tickets of those who came once": (once_parties, RecoveryRequest, "holder", "tickets"),
     "Shipment at the server": (dealing_parties, Shipment, "server", "dealing"),
     "Parcel at a holder": (dealing_parties, Parcel, "holder", ""),
     "Receipt at the server": (dealing_parties, Receipt, "server", ""),

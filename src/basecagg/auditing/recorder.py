@@ -45,6 +45,9 @@ class Recorder:
         """The lines of one letter. The server refuses those about another's mask or epoch, and so do we."""
         ours = self._agreement.id
         match message:
+            case messages.Contribution(ticket=ticket):
+                yield from self._lines(sender, message.shipment)
+                yield from self._lines(sender, messages.Upload(ticket, b""))
             case messages.Shipment(dealing=dealing) if dealing.epoch == ours:
                 # The server holds every sealed share, delivered or not, and a colluder's key opens one.
                 own = [mask for mask in dealing.masks if mask.contributor == sender]

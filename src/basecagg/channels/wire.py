@@ -42,6 +42,7 @@ AnyMessage = (
     | messages.Parcel
     | messages.Receipt
     | messages.Upload
+    | messages.Contribution
     | messages.PlainUpdate
     | messages.Verdict
     | messages.RecoveryRequest
@@ -137,6 +138,7 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
     update = parameters.word_bytes * parameters.padded_size + _ENVELOPE_BYTES
     bulk = {
         messages.Shipment: parameters.num_holders * envelope + _ENVELOPE_BYTES,
+        messages.Contribution: parameters.num_holders * envelope + update,
         messages.Parcel: envelope,
         messages.Answer: share + _ENVELOPE_BYTES,
         messages.Upload: update,

@@ -114,7 +114,7 @@ class Coordinator(ABC):
     @property
     def waiting(self) -> set[str]:
         """The names of nodes whose updates are in the buffer."""
-        updates = self.server.machine.buffer.waiting if self.server else ()
+        updates = self.server.machine.buffer.stored if self.server else ()
         return {update.name.contributor for update in updates}
 
     @property
@@ -137,7 +137,7 @@ class Coordinator(ABC):
             return 0
         training = sum(view.trains for view in self.nodes.values())
         machine = self.server.machine
-        queued = len(machine.buffer.waiting) + len(machine.opening.outstanding())
+        queued = len(machine.buffer.stored) + len(machine.opening.outstanding())
         size = self.settings.chosen_buffer_size
         return min(concurrency, concurrency + size - 1 - queued) - training
 

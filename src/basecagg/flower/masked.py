@@ -362,10 +362,8 @@ class MaskedCoordinator(Coordinator):
 
     @cached_property
     def _limit(self) -> int:
-        bulk = (
-            limit_for(kind, self.signed.parameters) for kind in (messages.Shipment, messages.Upload)
-        )
-        return max(MAX_CONTROL_BYTES, *bulk)
+        kinds = messages.Shipment, messages.Upload, messages.Contribution
+        return max(MAX_CONTROL_BYTES, *(limit_for(kind, self.signed.parameters) for kind in kinds))
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages that came out of the sum itself; and warn of what went wrong with the sum."""

@@ -93,7 +93,7 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         return NodeReport(
             name=participant.pins.name,
             epoch=self._member.epoch,
-            ready=len(contributor.ready) if contributor else 0,
+            ready=contributor is not None and contributor.is_ready,
             declined=self._declined,
             spent=contributor is not None and not contributor.may_spend,
         )

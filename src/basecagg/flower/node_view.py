@@ -53,7 +53,7 @@ class NodeView:
     epoch: str = ""
     signing_key: bytes = b""
     holder_key: HolderKey | None = None
-    ready: int = 0
+    ready: bool = False
     spent: bool = False
     """Whether its budget of privacy is used up: it trains no more, and holds shares as before."""
     dealt: set[MaskName] = field(default_factory=set)
@@ -148,9 +148,7 @@ class NodeView:
 
     def has_mask(self, holders_needed: int) -> bool:
         """Whether enough holders have confirmed a mask that it can hide an update with."""
-        return self.ready > 0 or any(
-            len(held) >= holders_needed for held in self.confirmed.values()
-        )
+        return self.ready or any(len(held) >= holders_needed for held in self.confirmed.values())
 
     def put_receipt(self, receipt: Receipt) -> None:
         """Keep a receipt until the node trains."""

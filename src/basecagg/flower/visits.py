@@ -66,8 +66,8 @@ class NodeReport:
     name: str = ""
     epoch: str = ""
     """The id of the epoch it takes part in."""
-    ready: int = 0
-    """Masks that can hide an update now."""
+    ready: bool = False
+    """Whether an update could be hidden now."""
     activity: Activity = "idle"
     """What became of training."""
     problem: str = ""

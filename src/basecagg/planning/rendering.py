@@ -12,8 +12,8 @@ from rich.text import Text
 from basecagg.costs import (
     FLOAT,
     live_masks_each,
-    message_bytes,
     phases,
+    sent_bytes,
     share_bytes,
     wire_seconds,
 )
@@ -144,8 +144,8 @@ def _masks(plan: Plan) -> str:
 
 def _beside_fedbuff(plan: Plan) -> dict[str, float]:
     """An upload with its shares, and the update that plain FedBuff sends: in float32, and as wide as words."""
-    p, size = plan.parameters, message_bytes(plan.parameters)
-    sent = size["Shipment"] + size["Upload"]
+    p = plan.parameters
+    sent = sent_bytes(p)
     plain, narrow = FLOAT * p.model_size, p.word_bytes * p.model_size
     return {
         "upload_with_shares": sent,

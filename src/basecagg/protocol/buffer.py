@@ -41,20 +41,28 @@ class Buffer:
         self._together = together
         """Those of one version come in multiples of this: b, where each bucket has one version."""
         self.waiting = list(waiting)
+        self.parked: list[BufferedUpdate] = []
+        """Updates whose shares too few holders have confirmed yet. They take up room like those that wait."""
+
+    @property
+    def stored(self) -> list[BufferedUpdate]:
+        """All that take up room: at most one update of each contributor."""
+        return [*self.waiting, *self.parked]
 
     def require_admissible(self, update: BufferedUpdate, version: int, *, opening: bool) -> int:
         """The version by which the update's buffer opens; refuse it if it is not fresh when its turn comes."""
         if update.base_version > version:
             raise WrongVersion(f"trained from version {update.base_version}, not published yet")
         self._weighing.require_told(version, update)
-        opens_at = version + opening + len(self.waiting) // self.size
+        stored = self.stored
+        opens_at = version + opening + len(stored) // self.size
         self._weighing.require_fresh(opens_at, update.base_version)
-        if any(other.name.contributor == update.name.contributor for other in self.waiting):
+        if any(other.name.contributor == update.name.contributor for other in stored):
             raise AlreadyBuffered(
                 f"an update of {update.name.contributor} is waiting: train from the next version"
             )
-        if len(self.waiting) >= self.size * MAX_WAITING_BUFFERS:
-            raise QuotaExceeded(f"{len(self.waiting)} updates are waiting: come back later")
+        if len(stored) >= self.size * MAX_WAITING_BUFFERS:
+            raise QuotaExceeded(f"{len(stored)} updates are waiting: come back later")
         if self._min_per_version == 1:
             return opens_at
         return update.base_version + self._weighing.max_staleness  # it may wait for its like
@@ -110,8 +118,9 @@ class Buffer:
     def evict_stale(self, version: int) -> list[BufferedUpdate]:
         """Take out what is too old at this version, because it could not be summed with the others."""
         oldest = version - self._weighing.max_staleness
-        stale = [update for update in self.waiting if update.base_version < oldest]
+        stale = [update for update in self.stored if update.base_version < oldest]
         self.waiting = [update for update in self.waiting if update.base_version >= oldest]
+        self.parked = [update for update in self.parked if update.base_version >= oldest]
         return stale
 
     def _choose(self, candidates: list[BufferedUpdate]) -> list[BufferedUpdate] | None:

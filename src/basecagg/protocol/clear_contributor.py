@@ -70,6 +70,11 @@ class ClearContributor:
         return [] if self._sent else [self._next]
 
     @property
+    def is_ready(self) -> bool:
+        """Whether an update could be sent now: none is on its way."""
+        return not self._sent
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it does not know yet what became of an update."""
         return bool(self._sent)

@@ -57,7 +57,7 @@ class ClearOpening(PlainOpening):
         self.agreement.require_signed(update.ticket, key, update.ticket.signature)
         return super().authenticate(sender, update)
 
-    def admit(self, update: Update) -> list[Effect]:
+    def keep(self, update: Update, version: int) -> list[Effect]:
         """Store the update. What is outdated makes room."""
         assert isinstance(update, PlainUpdate)
         self._last = update.ticket.mask, update.values

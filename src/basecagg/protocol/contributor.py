@@ -7,7 +7,7 @@ the update is gone and the user trains again: the same Δ in two sums would be t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from basecagg.errors import DataError, LocalProtocolError, Malformed, StorageError, UnknownMask
 from basecagg.maths.packing import pack
@@ -22,6 +22,7 @@ from basecagg.protocol.masking import hide, hide_with_noise, mask_of, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
     Closing,
+    Contribution,
     Credential,
     Dealing,
     MaskName,
@@ -32,6 +33,7 @@ from basecagg.protocol.messages import (
     Upload,
     Verdict,
     content_hash,
+    digest_of,
     sealing_context,
     signed,
 )
@@ -100,6 +102,11 @@ class Contributor:
         return [m.name for m in sorted(masks, key=lambda mask: (mask.name.expires, mask.name.key))]
 
     @property
+    def is_ready(self) -> bool:
+        """Whether an update could be hidden now: under a mask that is ready, or one that is dealt with it."""
+        return self._parameters.one_visit or bool(self.ready)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it does not know yet what became of an update."""
         return any(mask.state == "uploaded" for mask in self._masks.values())
@@ -155,7 +162,9 @@ class Contributor:
         tickets = load(self._records, "ticket", Ticket)
         shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
         uploads = [Upload(t, require(self._records, "upload", key)) for key, t in tickets.items()]
-        return [Send(SERVER, message) for message in (*self._withdrawals(), *shipments, *uploads)]
+        contributions = load(self._records, "contribution", Contribution).values()
+        messages = *self._withdrawals(), *shipments, *uploads, *contributions
+        return [Send(SERVER, message) for message in messages]
 
     def _withdrawals(self) -> list[Closing]:
         """Tell the server which masks were given up, so that it makes room; in portions that it accepts."""
@@ -178,6 +187,8 @@ class Contributor:
 
     def deal(self, version: int, count: int = 1) -> list[Effect]:
         """Draw masks z, encode them, and seal to every holder its shares of them (Eq. encoding)."""
+        if self._parameters.one_visit:
+            raise LocalProtocolError("here a mask is dealt with its update, and none ahead")
         if not 1 <= count <= MAX_MASKS:
             raise LocalProtocolError(f"1 to {MAX_MASKS} masks are dealt at once, not {count}")
         self._require_believable(version)
@@ -186,13 +197,8 @@ class Contributor:
         expires, draw = version + self._parameters.mask_lifetime, self._entropy
         names = (MaskName(self.name, draw(_SERIAL_BYTES), expires) for _ in range(count))
         seeds = {name: self._entropy(SEED_BYTES) for name in names}
-        contexts = self._contexts(tuple(seeds))
-        keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
-        locks = Locks(of_holders=self._sealer.locks(keys, contexts))
-        leaves, sealed = self._seal(list(seeds.values()), locks, contexts)
-        root = self._root_of(leaves, sealed)
-        dealing = Dealing(self.agreement.id, tuple(seeds), root, self._credential)
-        dealing = signed(dealing, self._signer)
+        shipment, locks = self._deal(seeds)
+        dealing = shipment.dealing
         state = life.after(life.CONTRIBUTOR, "new", "deal")
         masks = {
             name.key: OwnMask(name=name, dealing=dealing.key, seed=seed, state=state)
@@ -204,13 +210,30 @@ class Contributor:
             write("dealing", dealing.key, dealing),
             # With the seeds they make the same shipment again: nothing large is written.
             write("locks", dealing.key, locks),
-            Send(SERVER, Shipment(dealing, leaves, sealed)),
+            Send(SERVER, shipment),
         ]
 
+    def _deal(
+        self, seeds: Mapping[MaskName, bytes], ticket: Ticket | None = None
+    ) -> tuple[Shipment, Locks]:
+        """Encode masks, seal the shares and sign; with the ticket of the update that comes along."""
+        contexts = self._contexts(tuple(seeds))
+        keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
+        locks = Locks(of_holders=self._sealer.locks(keys, contexts))
+        leaves, sealed = self._seal(list(seeds.values()), locks, contexts)
+        root, served = self._root_of(leaves, sealed), digest_of(ticket) if ticket else None
+        dealing = Dealing(self.agreement.id, tuple(seeds), root, self._credential, served)
+        return Shipment(signed(dealing, self._signer), leaves, sealed), locks
+
     def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
-        """Give up expired masks, then deal until `ahead` masks (or as many as allowed) are dealt or ready."""
+        """Give up expired masks, then deal until `ahead` masks (or as many as allowed) are dealt or ready.
+
+        None are dealt ahead where each comes with its update.
+        """
         self._require_believable(version)  # before anything changes: an error must leave no trace
         effects = self.expire(version)
+        if self._parameters.one_visit:
+            return effects
         missing = min(ahead, self._parameters.mask_quota) - self._ahead
         return effects if missing <= 0 else [*effects, *self.deal(version, missing)]
 
@@ -296,28 +319,62 @@ class Contributor:
                 " that it is burned: train from a newer version"
             )
         staleness = self._own_staleness(base_version, version)
+        name, seed = (
+            self._fresh_mask(base_version) if self._parameters.one_visit else self._oldest()
+        )
+        masked, clipped = self._hide(update, seed, staleness)
+        remembered = self._remember(update, staleness)
+        words = pack(masked, self._parameters.field_size).tobytes()
+        told = base_version, head, content_hash(words), staleness
+        ticket = signed(Ticket(self.agreement.id, name, *told), self._signer)
+        uploaded = self._contribute if self._parameters.one_visit else self._upload
+        return [
+            *remembered,
+            *self._note_base(base_version, name.key, model),
+            *uploaded(ticket, words, seed),
+            Uploaded(name, clipped),
+        ]
+
+    def _oldest(self) -> tuple[MaskName, bytes]:
+        """The mask that was dealt ahead and expires first."""
         ready = self.ready
         if not ready:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
-        mask = self._masks[ready[0].key]
-        masked, clipped = self._hide(update, mask.seed, staleness)
-        remembered = self._remember(update, staleness)
-        words = pack(masked, self._parameters.field_size).tobytes()
-        ticket = Ticket(
-            self.agreement.id, mask.name, base_version, head, content_hash(words), staleness
-        )
-        upload = Upload(signed(ticket, self._signer), words)
+        return ready[0], self._masks[ready[0].key].seed
+
+    def _fresh_mask(self, base_version: int) -> tuple[MaskName, bytes]:
+        """A mask that is dealt with its update, and expires with it."""
+        self._require_believable(base_version)
+        expires = base_version + self._parameters.max_staleness
+        return MaskName(self.name, self._entropy(_SERIAL_BYTES), expires), self._entropy(SEED_BYTES)
+
+    def _upload(self, ticket: Ticket, words: bytes, seed: bytes) -> list[Effect]:
+        """Use up a mask that was dealt ahead. Its holders have confirmed their shares."""
+        key = ticket.mask.key
+        mask = self._masks[key]
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
         mask.seed = b""  # from now on not even a thief of this store can unmask the update
-        key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
-            *remembered,
-            *self._note_base(base_version, key, model),
-            write("ticket", key, upload.ticket, irreversible=True),
+            write("ticket", key, ticket, irreversible=True),
             Persist("upload", key, words, irreversible=True),
-            Send(SERVER, upload),
-            Uploaded(mask.name, clipped),
+            Send(SERVER, Upload(ticket, words)),
+        ]
+
+    def _contribute(self, ticket: Ticket, words: bytes, seed: bytes) -> list[Effect]:
+        """Deal the mask and send the update in one message; seed and locks are never stored.
+
+        The dealing signs which ticket it is for, so holders open no other update under this mask.
+        """
+        key, (shipment, _) = ticket.mask.key, self._deal({ticket.mask: seed}, ticket)
+        dealing, leaves, sealed = shipment.dealing, shipment.leaves, shipment.sealed
+        contribution = Contribution(dealing, leaves, sealed, ticket, words)
+        state = life.after(life.CONTRIBUTOR, "new", "contribute")
+        self._masks[key] = OwnMask(name=ticket.mask, dealing=dealing.key, seed=b"", state=state)
+        return [
+            write("mask", key, self._masks[key], irreversible=True),
+            write("contribution", key, contribution, irreversible=True),
+            Send(SERVER, contribution),
         ]
 
     def _hide(self, update: Model, seed: bytes, staleness: int) -> tuple[Words, int]:
@@ -406,6 +463,10 @@ class Contributor:
             raise UnknownMask(f"{verdict.mask.key} is not a live mask of ours")
         if not life.allows(life.CONTRIBUTOR, mask.state, verdict.outcome):
             raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}")
+        if verdict.outcome == "returned" and self._parameters.one_visit:
+            # The same bytes are no new update: the server lets them come again.
+            again = parse(require(self._records, "contribution", mask.name.key), Contribution)
+            return [Send(SERVER, again)]
         state = life.after(life.CONTRIBUTOR, mask.state, verdict.outcome)
         return [] if state == mask.state else self._end(mask, state, verdict.reason)
 
@@ -432,7 +493,8 @@ class Contributor:
         del self._masks[key]
         # Without its seed a mask is only a name.
         note = Forget("mask", key, harmless=not mask.seed)
-        gone = [note, Forget("ticket", key), Forget("upload", key)]
+        sent = ("contribution",) if self._parameters.one_visit else ("ticket", "upload")
+        gone = [note, *(Forget(kind, key) for kind in sent)]
         undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
         news = [] if mask.state == "withdrawn" else [MaskEnded(mask.name, state, reason)]
         return [*gone, *undelivered, *news]

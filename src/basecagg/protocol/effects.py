@@ -17,6 +17,7 @@ from basecagg.errors import Refused
 from basecagg.protocol.buckets import Bucket
 from basecagg.protocol.messages import (
     MAX_REASON,
+    Contribution,
     MaskName,
     Message,
     PlainUpdate,
@@ -198,7 +199,7 @@ def perform(
 def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:
     """What to tell the sender of a refused message. A contributor learns that its update is not taken."""
     reason = str(refusal)[:MAX_REASON]
-    if isinstance(message, Upload | PlainUpdate):
+    if isinstance(message, Upload | Contribution | PlainUpdate):
         ticket = message.ticket
         return Send(sender, Verdict(ticket.epoch, ticket.mask, "refused", reason))
     if isinstance(message, Refusal | Verdict):

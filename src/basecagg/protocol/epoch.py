@@ -17,11 +17,13 @@ from basecagg.errors import (
     BadCertificate,
     BadSignature,
     Malformed,
+    MaskTaken,
     NotEnrolled,
     ParameterError,
     QuotaExceeded,
     WrongEpoch,
     WrongModel,
+    WrongVersion,
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.packing import largest
@@ -48,6 +50,7 @@ from basecagg.protocol.messages import (
     SealingKey,
     Signature,
     Suite,
+    Ticket,
     digest_of,
     endorsement_of,
     signed,
@@ -235,7 +238,27 @@ class Agreement:
             raise Malformed("a mask is named twice in one dealing", peer=owner)
         if any(mask.expires != dealing.expires for mask in dealing.masks):
             raise Malformed("not all masks of the dealing expire together", peer=owner)
+        if (dealing.ticket is not None) != self.parameters.one_visit:
+            raise Malformed("here masks are dealt with their updates, or never so", peer=owner)
+        if dealing.ticket is not None and len(dealing.masks) != 1:
+            raise Malformed(f"{len(dealing.masks)} masks are dealt with one update", peer=owner)
         self.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
+
+    def require_promised(self, ticket: Ticket, promised: bytes | None) -> None:
+        """Where each mask is dealt with its update, refuse another ticket than the dealing's.
+
+        Refuse also a mask that does not expire with its update.
+        """
+        if not self.parameters.one_visit:
+            return
+        mask, last = ticket.mask, ticket.base_version + self.parameters.max_staleness
+        if digest_of(ticket) != promised:
+            raise MaskTaken(f"mask {mask.key} was dealt with another update", peer=mask.contributor)
+        if mask.expires != last:
+            raise WrongVersion(
+                f"mask {mask.key} is to expire at version {mask.expires}, its update at {last}",
+                peer=mask.contributor,
+            )
 
     def require_certificate(self, certificate: Certificate) -> None:
         """Refuse a certificate that is too small, forged, or does not list its holders in order, each once."""

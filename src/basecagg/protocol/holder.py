@@ -184,6 +184,7 @@ class Holder:
                 dealer_key=dealing.credential.signing_key,
                 parcel_hash=parcel_hash,
                 state="unknown",
+                ticket=dealing.ticket,
             )
             self._move(held, "parcel")
             effects += [Persist("share", mask.key, share), write("held", mask.key, held)]
@@ -441,6 +442,7 @@ class Holder:
             raise MaskTaken(f"mask {ticket.mask.key} is {held.state}")
         if ticket.mask.expires < version:
             raise MaskExpired(f"mask {ticket.mask.key} has expired at {version}")
+        self.agreement.require_promised(ticket, held.ticket)
         self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
 
     # --- time and endings ---------------------------------------------------------------------

@@ -15,14 +15,19 @@ Table: TypeAlias = Mapping[str, Mapping[str, str]]
 _ENDS = {"expire": "expired", "close epoch": "burned"}
 _VERDICTS = {"opened": "opened", "refused": "refused", "burned": "burned"}
 CONTRIBUTOR: Table = {
-    "new": {"deal": "dealt"},
+    "new": {"deal": "dealt", "contribute": "uploaded"},
     "dealt": {"enough receipts": "ready", "give up": "withdrawn", **_ENDS},
     "ready": {"upload": "uploaded", "give up": "withdrawn", **_ENDS},
     "withdrawn": {**_VERDICTS, **_ENDS},
-    "uploaded": {"admitted": "uploaded", **_VERDICTS, **_ENDS},
+    "uploaded": {
+        **dict.fromkeys(("parked", "admitted", "returned"), "uploaded"),
+        **_VERDICTS,
+        **_ENDS,
+    },
 }
 """A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final.
-What was not used when its process starts again is withdrawn, until the server has heard of it."""
+A mask from a key is dealt with its upload ('contribute'). Any other is dealt ahead; what was not used when its
+process starts again is withdrawn, until the server has heard of it."""
 
 HOLDER: Table = {
     "unknown": {"parcel": "held"},
@@ -34,16 +39,19 @@ HOLDER: Table = {
 """One share. 'spent' and 'closed' are tombstones: the share is gone, its name is kept until it expires."""
 
 SERVER: Table = {
-    "unknown": {"shipment": "dealt"},
+    "unknown": {"shipment": "dealt", "contribute": "parked", "refuse": "refused"},
     "dealt": {"admit": "buffered", "refuse": "refused", "expire": "expired"},
+    "parked": {"admit": "buffered", "return": "returned", "burn": "burned"},
+    "returned": {"contribute": "parked", "refuse": "refused", "expire": "expired"},
     "buffered": {"request": "requested", "burn": "burned"},
     "requested": {"open": "opened", "burn": "burned"},
     "opened": {"expire": "expired"},
     "burned": {"expire": "expired"},
     "refused": {"expire": "expired"},
 }
-"""A mask whose update may join a buffer. 'opened', 'burned' and 'refused' are tombstones: the update is gone,
-its name is kept until it expires, for a late copy of a message must not begin it anew."""
+"""A mask whose update may join a buffer. An update that came with its mask is parked until enough holders have
+confirmed their shares; returned, it may come again. 'opened', 'burned' and 'refused' are tombstones: the update
+is gone, its name is kept until it expires, for a late copy of a message must not begin it anew."""
 
 SEALING_KEY: Table = {
     "new": {"announce": "announced"},

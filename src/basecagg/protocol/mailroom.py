@@ -28,7 +28,7 @@ from basecagg.protocol.stored import Kept, Relay, RelayedMask, load, parse, requ
 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
-_LIVE = ("dealt", "buffered", "requested")
+_LIVE = ("dealt", "parked", "buffered", "requested")
 _NAMES = 4
 """Names of one contributor that are kept, for each version that a mask lives. Without a limit, dealing and
 giving up again and again would fill the stores of server and holders with names."""
@@ -176,8 +176,12 @@ class Mailroom:
 
     @property
     def dealers(self) -> frozenset[str]:
-        """The contributors that have live masks."""
-        return frozenset(name for name, count in self._live.items() if count)
+        """The contributors that may come with updates: they have live masks, or had masks of late.
+
+        Of late, where each mask is dealt with its update: it is live only while the update waits.
+        """
+        known = self._named if self.agreement.parameters.one_visit else self._live
+        return frozenset(name for name, count in known.items() if count)
 
     def find(self, name: MaskName) -> RelayedMask | None:
         """The mask of this name, if it has not expired."""
@@ -198,29 +202,56 @@ class Mailroom:
         The dealer repeats a shipment that lacks receipts. They may have been lost on their way to it, so those
         who keep their share confirm it once more.
         """
-        self._check(sender, shipment, version)
         dealing = shipment.dealing
-        parcels = [_parcel(dealing, shipment.leaves, *each) for each in enumerate(shipment.sealed)]
-        sends = [Send(*each) for each in zip(self.agreement.holder_names, parcels, strict=True)]
+        self.require_genuine(sender, dealing)
+        self._require_new_or_same(dealing)
+        self._require_room(sender, shipment, version)
         new = dealing.key not in self._live_of_dealing
         self._told.pop(dealing.key, None)
-        return [*self._store(shipment), *sends] if new else [*sends]
+        return [*(self._store(shipment, "shipment") if new else []), *self._deliver(shipment)]
 
-    def _store(self, shipment: Shipment) -> list[Effect]:
+    def park(self, shipment: Shipment, version: int) -> list[Effect]:
+        """Store a dealing that came with its update, and send each holder its parcel.
+
+        `require_genuine` has looked at it. It may have been returned before.
+        """
+        self._require_room(shipment.dealing.masks[0].contributor, shipment, version)
+        return [*self._store(shipment, "contribute"), *self._deliver(shipment)]
+
+    def remind(self, shipment: Shipment) -> list[Effect]:
+        """A parked update has come again: holders that have not confirmed get their parcel again."""
+        lacking = [i for i in range(len(shipment.sealed)) if self.lacks(i, shipment.dealing.key)]
+        return self._deliver(shipment, only=lacking)
+
+    def may_refuse(self, dealing: Dealing, version: int) -> bool:
+        """Whether there is room for its name, and the name would be kept until nobody can use it any more."""
+        return self._is_timely(dealing, version) and self._names_with(dealing) <= self._most_names
+
+    def refuse(self, dealing: Dealing) -> list[Effect]:
+        """Keep the name of a mask that is refused with its update, before any holder has heard of it."""
+        (name,) = dealing.masks
+        mask = self._masks[name.key] = _relayed(name, dealing, "unknown", "refuse")
+        self._named[name.contributor] += 1
+        return [write("relayed", name.key, mask)]
+
+    def _deliver(self, shipment: Shipment, only: Iterable[int] | None = None) -> list[Effect]:
+        names, sealed = self.agreement.holder_names, shipment.sealed
+        return [
+            Send(names[i], _parcel(shipment.dealing, shipment.leaves, i, sealed[i]))
+            for i in (range(len(sealed)) if only is None else only)
+        ]
+
+    def _store(self, shipment: Shipment, event: str) -> list[Effect]:
         dealing = shipment.dealing
+        known = {name.key: self._masks.get(name.key) for name in dealing.masks}
         masks = {
-            name.key: RelayedMask(
-                name=name,
-                dealing=dealing.key,
-                dealer_key=dealing.credential.signing_key,
-                state=life.after(life.SERVER, "unknown", "shipment"),
-            )
-            for name in dealing.masks
+            name.key: _relayed(name, dealing, before.state if before else "unknown", event)
+            for name, before in zip(dealing.masks, known.values(), strict=True)
         }
         self._masks |= masks
         self._confirmations.begin(dealing.key)
         self._live[dealing.credential.contributor] += len(masks)
-        self._named[dealing.credential.contributor] += len(masks)
+        self._named[dealing.credential.contributor] += list(known.values()).count(None)
         self._live_of_dealing[dealing.key] = len(masks)
         sizes = tuple(map(len, shipment.sealed))
         relay = Relay(dealing=dealing, leaves=shipment.leaves, sizes=sizes)
@@ -232,10 +263,10 @@ class Mailroom:
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
-        """Note that a holder keeps its shares, and let the dealers know.
+        """Note that a holder keeps its shares, and let the dealers know that wait for that.
 
-        Every dealer gets the whole receipt. So the server passes on no receipt with an unknown mask, and none
-        twice unless the dealer has asked again.
+        Every such dealer gets the whole receipt. So the server passes on no receipt with an unknown mask, and
+        none twice unless the dealer has asked again. A dealer that sent its update along does not wait.
         """
         self.agreement.require_id(receipt.epoch)
         self.agreement.require_holder(receipt.holder, sender)
@@ -244,6 +275,8 @@ class Mailroom:
         dealers = {mask.dealing: mask.name.contributor for mask in live}
         noted = self._confirmations.add(receipt.holder, dealers)
         self._delivered.add(filter(self._is_delivered, dealers if noted else ()))
+        if self.agreement.parameters.one_visit:
+            return noted
         untold = [dealing for dealing in dealers if receipt.holder not in self._told[dealing]]
         for dealing in untold:
             self._told[dealing].add(receipt.holder)
@@ -299,7 +332,8 @@ class Mailroom:
 
     def end(self, name: MaskName, event: str) -> list[Effect]:
         """Note the outcome of a mask that is over; the last of a dealing takes what was not delivered along."""
-        undelivered = self._bury(self._masks[name.key])
+        mask = self._masks[name.key]
+        undelivered = self._bury(mask) if mask.state in _LIVE else []
         return [*self.move(name, event), *undelivered]
 
     def expire(self, version: int) -> list[Effect]:
@@ -330,36 +364,49 @@ class Mailroom:
         gone = [Forget(kind, mask.dealing) for kind in ("relay", "shipment")]
         return [*gone, *self._confirmations.end(mask.dealing)]
 
-    def _check(self, sender: str, shipment: Shipment, version: int) -> None:
-        dealing, parameters = shipment.dealing, self.agreement.parameters
+    def require_genuine(self, sender: str, dealing: Dealing) -> None:
+        """Refuse a dealing that is not the sender's word on masks of its own."""
         self.agreement.require_id(dealing.epoch)
         if sender != dealing.masks[0].contributor:
             raise NotEnrolled(f"mask {dealing.masks[0].key} is not the sender's")
         self.agreement.require_dealt(dealing)
-        known = self._require_new_or_same(dealing)
-        if not version <= dealing.expires <= version + parameters.mask_lifetime:
+
+    def _require_room(self, sender: str, shipment: Shipment, version: int) -> None:
+        """Refuse what expires at a wrong time, too many masks, or envelopes that are not all there."""
+        dealing, parameters = shipment.dealing, self.agreement.parameters
+        known = dealing.masks[0].key in self._masks
+        if not self._is_timely(dealing, version):
             raise MaskExpired(
                 f"mask {dealing.masks[0].key} is to expire at version {dealing.expires}, not within"
                 f" mask_lifetime = {parameters.mask_lifetime} of {version}"
             )
         live = self._live[sender] + len(dealing.masks)
-        if not known and live > self.agreement.masks_per_contributor:
+        is_live = dealing.key in self._live_of_dealing
+        if not is_live and live > self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[sender]} masks are live already")
-        names, most = self._named[sender] + len(dealing.masks), _NAMES * parameters.mask_lifetime
-        if not known and names > most:
+        if not known and self._names_with(dealing) > self._most_names:
             raise QuotaExceeded(
                 f"{self._named[sender]} masks of yours have come and gone within mask_lifetime ="
                 f" {parameters.mask_lifetime} versions: wait for newer ones"
             )
         self._require_complete(shipment)
 
-    def _require_new_or_same(self, dealing: Dealing) -> bool:
-        """Whether the dealing is known. A name is used once, so a dealing that is known in part is refused."""
+    def _is_timely(self, dealing: Dealing, version: int) -> bool:
+        return version <= dealing.expires <= version + self.agreement.parameters.mask_lifetime
+
+    def _names_with(self, dealing: Dealing) -> int:
+        return self._named[dealing.masks[0].contributor] + len(dealing.masks)
+
+    @property
+    def _most_names(self) -> int:
+        return _NAMES * self.agreement.parameters.mask_lifetime
+
+    def _require_new_or_same(self, dealing: Dealing) -> None:
+        """A name is used once, so a dealing that is known in part is refused."""
         known = [mask for name in dealing.masks if (mask := self._masks.get(name.key))]
         for mask in known:
             if mask.dealing != dealing.key or mask.state != "dealt":
                 raise KnownMask(f"mask {mask.name.key} is {mask.state}; a name is used once")
-        return bool(known)
 
     def _require_complete(self, shipment: Shipment) -> None:
         parameters = self.agreement.parameters
@@ -373,6 +420,16 @@ class Mailroom:
         sender = merkle.sender_of(shipment.sealed[0], self.agreement.epoch.suite)
         if merkle.root_of(shipment.leaves, sender) != shipment.dealing.root:
             raise Malformed("the envelopes do not lead to the signed root")
+
+
+def _relayed(name: MaskName, dealing: Dealing, state: str, event: str) -> RelayedMask:
+    """The note on a mask after an event."""
+    return RelayedMask(
+        name=name,
+        dealing=dealing.key,
+        dealer_key=dealing.credential.signing_key,
+        state=life.after(life.SERVER, state, event),
+    )
 
 
 def _parcel(dealing: Dealing, leaves: tuple[bytes, ...], holder: int, sealed: bytes) -> Parcel:

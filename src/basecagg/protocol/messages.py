@@ -235,6 +235,8 @@ class Dealing(Message, frozen=True, tag="Dealing", dict=True, gc=True):
     masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=MAX_MASKS)]
     root: Digest
     credential: Credential
+    ticket: Digest | None = None
+    """Of the ticket that it comes with: its mask hides no other update. None for masks dealt ahead."""
     signature: Signature = b""
 
     @cached_property
@@ -303,6 +305,24 @@ class Upload(Message, frozen=True, tag="Upload"):
     words: Bulk
 
 
+class Contribution(Message, frozen=True, tag="Contribution"):
+    """Contributor → server, in one message: a dealing with its N envelopes, and the update that its mask hides.
+
+    A contributor that grows masks from keys comes once, and may be gone while holders confirm their shares.
+    """
+
+    dealing: Dealing
+    leaves: Annotated[tuple[Digest, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    sealed: Annotated[tuple[bytes, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    ticket: Ticket
+    words: Bulk
+
+    @property
+    def shipment(self) -> Shipment:
+        """The part that is for the holders."""
+        return Shipment(self.dealing, self.leaves, self.sealed)
+
+
 class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
     """Contributor → server: an update (before − after) in clear, for protection 'none' (FedBuff)."""
 
@@ -323,11 +343,15 @@ class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
 
 
 class Verdict(Message, frozen=True, tag="Verdict"):
-    """Server → contributor: what became of an update. Anything but 'admitted' ends the mask."""
+    """Server → contributor: what became of an update. 'opened', 'burned' and 'refused' end the mask.
+
+    An update is 'parked' until enough holders confirm their shares, and then 'admitted'. If they take too long
+    it is 'returned': it may come again, byte for byte, and is not a new update then.
+    """
 
     epoch: Digest
     mask: MaskName
-    outcome: Literal["admitted", "refused", "opened", "burned"]
+    outcome: Literal["parked", "admitted", "returned", "refused", "opened", "burned"]
     reason: Reason = ""
 
 

@@ -14,6 +14,7 @@ from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.buckets import Bucket
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.messages import (
+    Contribution,
     History,
     MaskName,
     Message,
@@ -25,7 +26,7 @@ from basecagg.protocol.ports import Records
 from basecagg.protocol.stored import BufferedUpdate, EndedUpdate, load, require, version_key, write
 from basecagg.protocol.weighing import Weighing
 
-Update: TypeAlias = Upload | PlainUpdate
+Update: TypeAlias = Upload | Contribution | PlainUpdate
 Ending: TypeAlias = Literal["open", "burn", "refuse"]
 LastVerdict: TypeAlias = Literal["opened", "burned", "refused"]
 LAST_VERDICT: dict[Ending, LastVerdict] = {"open": "opened", "burn": "burned", "refuse": "refused"}
@@ -89,8 +90,32 @@ class Opening(Protocol):
         """Those of the updates, in their order, that can be opened in one sum at version `at`."""
         return list(updates)
 
-    def admit(self, update: Update) -> list[Effect]:
-        """Store an update that was admitted."""
+    def keep(self, update: Update, version: int) -> list[Effect]:
+        """Store an update that is let in; send the shares that came with it to the holders."""
+
+    def may_admit(self, name: MaskName) -> bool:
+        """Whether enough holders keep a share of the mask of a stored update; otherwise it is parked."""
+        return True
+
+    def is_parked(self, name: MaskName) -> bool:
+        """Whether a stored update has not been admitted yet."""
+        return False
+
+    def admit(self, name: MaskName) -> list[Effect]:
+        """A stored update may be summed from now on."""
+        return []
+
+    def repeat(self, update: Update) -> list[Effect]:
+        """An update that is parked has come again: its shares may have been lost on the way."""
+        return []
+
+    def give_back(self, name: MaskName) -> list[Effect]:
+        """Delete a parked update that may come again."""
+        return []
+
+    def turn_away(self, version: int, update: Update, name: MaskName) -> list[Effect]:
+        """An update that is not let in is over: its contributor will not send it again."""
+        return self.end(version, [name], "refuse")
 
     def start(self) -> list[Effect]:
         """Carry this out once after construction."""
@@ -200,7 +225,7 @@ class PlainOpening(Opening):
     def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
         """Anything in clear can be summed."""
 
-    def admit(self, update: Update) -> list[Effect]:
+    def keep(self, update: Update, version: int) -> list[Effect]:
         """Store the update."""
         assert isinstance(update, PlainUpdate)
         self._last = update.ticket.mask, update.values

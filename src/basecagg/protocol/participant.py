@@ -72,7 +72,7 @@ GRACE = 86_400
 """Seconds that an epoch is kept after the clock says that it is over: clocks jump."""
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote", "question", "certified"),
-    *("mask", "dealing", "locks", "ticket", "upload"),
+    *("mask", "dealing", "locks", "ticket", "upload", "contribution"),
     *("base", "summed"),
     *("epoch", "coin", "released", "asked", "checked"),
 )
@@ -202,7 +202,7 @@ class Participant:
         contributor = self.contributor
         if contributor is None or self._is_over or not contributor.may_spend:
             return False
-        return bool(contributor.ready) and not contributor.is_waiting and not self.is_resting
+        return contributor.is_ready and not contributor.is_waiting and not self.is_resting
 
     @property
     def is_resting(self) -> bool:

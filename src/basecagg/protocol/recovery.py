@@ -13,6 +13,7 @@ from typing import Literal
 
 from basecagg.errors import (
     AlreadyBuffered,
+    KnownMask,
     Malformed,
     MaskExpired,
     NotEnrolled,
@@ -33,17 +34,18 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Closing,
+    Contribution,
     Endorsement,
     History,
     Inquiry,
     MaskName,
     Message,
+    PlainUpdate,
     Receipt,
     RecoveryRequest,
     Release,
     Shipment,
     Slot,
-    Upload,
     Verdict,
     Witness,
     certificate_of,
@@ -173,7 +175,7 @@ class Recovery(Opening):
         stored = recall(self._records, "certificate", Certificate) if request else None
         known = stored and request and stored.endorsed == request.endorsed
         self._certificate = stored if known else None
-        self._attempts = 0
+        self._attempts, self._fault = 0, ""
         self._worth_decoding = self._parameters.answers_needed
         self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
 
@@ -181,23 +183,46 @@ class Recovery(Opening):
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse an upload whose ticket the dealer of the mask did not sign for these very bytes."""
-        if not isinstance(update, Upload):
+        if isinstance(update, PlainUpdate):
             raise Malformed("this server takes masked updates only")
         ticket, agreement = update.ticket, self.agreement
         agreement.require_id(ticket.epoch)
-        mask = self.mailroom.find(ticket.mask)
-        if mask is None:
-            refusal = UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired")
-            if ticket.mask.contributor == sender:
-                refusal.also = self._end_unknown(ticket.mask)
-            raise refusal
+        if isinstance(update, Contribution):
+            dealer_key = self._dealer_of(sender, update)
+        else:
+            dealer_key = self._known_dealer_of(sender, ticket.mask)
         if ticket.mask.contributor != sender:
             raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's")
-        agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
+        agreement.require_signed(ticket, dealer_key, ticket.signature)
         agreement.require_words(update.words, self._parameters.padded_size, "an upload")
         if content_hash(update.words) != ticket.upload_hash:
             raise Malformed("the ticket is for other bytes")
         return BufferedUpdate.of(ticket)
+
+    def _known_dealer_of(self, sender: str, name: MaskName) -> bytes:
+        """The key of who dealt a mask ahead."""
+        if self._parameters.one_visit:
+            raise Malformed("here an update comes together with its mask")
+        mask = self.mailroom.find(name)
+        if mask is None:
+            refusal = UnknownMask(f"mask {name.key} was not dealt, or expired")
+            if name.contributor == sender:
+                refusal.also = self._end_unknown(name)
+            raise refusal
+        return mask.dealer_key
+
+    def _dealer_of(self, sender: str, update: Contribution) -> bytes:
+        """The key of who deals a mask with its update; refuse a dealing for another update."""
+        dealing, ticket = update.dealing, update.ticket
+        if ticket.mask not in dealing.masks:
+            raise Malformed("the dealing is of another mask than the update's")
+        mask = self.mailroom.find(ticket.mask)
+        if mask is not None and mask.dealing != dealing.key:
+            raise KnownMask(f"mask {ticket.mask.key} is {mask.state}; a name is used once")
+        if mask is None:  # a known one was looked at when it came first
+            self.mailroom.require_genuine(sender, dealing)
+        self.agreement.require_promised(ticket, dealing.ticket)
+        return dealing.credential.signing_key
 
     def _end_unknown(self, name: MaskName) -> list[Effect]:
         """The sender's own mask, dealt after the backup that this store was: the word that its update is over.
@@ -219,10 +244,12 @@ class Recovery(Opening):
     def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
         """Refuse an update that holders would refuse, or whose mask too few keep or expires too early."""
         mask = self.mailroom.find(update.name)
-        assert mask is not None
         self._require_free(update.name.contributor, update.base_version, history)
         if update.name.expires < at:
             raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
+        if self._parameters.one_visit:  # it is parked until enough holders keep a share
+            return
+        assert mask is not None
         if not life.allows(life.SERVER, mask.state, "admit"):
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
         count, needed = len(self.mailroom.holders_of(update.name)), self.agreement.holders_needed
@@ -232,8 +259,8 @@ class Recovery(Opening):
             )
 
     def may_come(self, contributor: str) -> bool:
-        """Who has dealt a mask may."""
-        return contributor in self.mailroom.dealers
+        """Who has dealt a mask may; anybody, where masks come with the updates."""
+        return self._parameters.one_visit or contributor in self.mailroom.dealers
 
     def may_contribute(self, contributor: str, history: History) -> bool:
         """Whether an update of this contributor from the present version could be summed."""
@@ -267,13 +294,50 @@ class Recovery(Opening):
                 together.append(update)
         return together
 
-    def admit(self, update: Update) -> list[Effect]:
-        """Store the masked update."""
-        assert isinstance(update, Upload)
-        name = update.ticket.mask
+    def keep(self, update: Update, version: int) -> list[Effect]:
+        """Store the masked update, and relay the dealing that came with it."""
+        assert not isinstance(update, PlainUpdate)
+        shares: list[Effect] = []
+        if isinstance(update, Contribution):
+            shares = self.mailroom.park(update.shipment, version)
         outdated = self.kept.forget_outdated()
-        stored = self.kept.uploads.store(name, update.words)
-        return [*stored, *self.mailroom.move(name, "admit"), *outdated]
+        stored = self.kept.uploads.store(update.ticket.mask, update.words)
+        return [*stored, *shares, *outdated]
+
+    def may_admit(self, name: MaskName) -> bool:
+        """Whether enough holders confirmed their shares."""
+        return len(self.mailroom.holders_of(name)) >= self.agreement.holders_needed
+
+    def is_parked(self, name: MaskName) -> bool:
+        """As its mask's life says."""
+        mask = self.mailroom.find(name)
+        return mask is not None and mask.state == "parked"
+
+    def admit(self, name: MaskName) -> list[Effect]:
+        """The mask's holders may be asked for it from now on."""
+        return self.mailroom.move(name, "admit")
+
+    def repeat(self, update: Update) -> list[Effect]:
+        """Holders that have not confirmed their shares get them again."""
+        assert isinstance(update, Contribution)
+        return self.mailroom.remind(update.shipment)
+
+    def give_back(self, name: MaskName) -> list[Effect]:
+        """Holders keep their shares: the update is the same when it comes again."""
+        return [self.kept.uploads.forget(name), *self.mailroom.end(name, "return")]
+
+    def turn_away(self, version: int, update: Update, name: MaskName) -> list[Effect]:
+        """Keep its name, so that it cannot come again, and tell the contributor so with a signature.
+
+        No holder has heard of a mask that comes with its update for the first time. As long as this store may
+        be an older copy, nothing is signed about a mask that it does not know.
+        """
+        if self.mailroom.find(name) is not None or not isinstance(update, Contribution):
+            return super().turn_away(version, update, name)
+        if self._doubt is not None or not self.mailroom.may_refuse(update.dealing, version):
+            return []
+        closing = self._closing(version, [name], "refuse")
+        return [*self.mailroom.refuse(update.dealing), Send(name.contributor, closing)]
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -353,6 +417,18 @@ class Recovery(Opening):
         question, names = self._question(short=short), self.agreement.holder_names
         return [Send(names[holder], question) for holder in holders]
 
+    def _ask_also(self, holder: int) -> list[Effect]:
+        """A holder that kept its shares only after the sum was asked for is asked, too.
+
+        A mask that came with its update is asked for as soon as enough holders keep a share of it.
+        """
+        if self._request is None or self._doubt is not None or holder in self._asked:
+            return []
+        if not all(holder in self.mailroom.holders_of(mask) for mask in self._request.masks):
+            return []
+        self._asked = sorted([*self._asked, holder])
+        return self._ask([holder])
+
     def unanswered(self, holder: str, version: int) -> list[Message]:
         """All that a holder may have missed: masks that are over, its parcels, and the present question.
 
@@ -380,10 +456,11 @@ class Recovery(Opening):
     def receive(self, sender: str, message: Message, version: int) -> Move:
         """Handle what contributors deal and holders say."""
         match message:
-            case Shipment():
+            case Shipment() if not self._parameters.one_visit:
                 effects = self.mailroom.relay(sender, message, version)
             case Receipt():
-                effects = self.mailroom.confirm(sender, message)
+                confirmed = self.mailroom.confirm(sender, message)
+                effects = [*confirmed, *self._ask_also(message.holder)]
             case Witness():
                 effects = self._hear_witness(sender, message)
             case Closing():
@@ -499,7 +576,7 @@ class Recovery(Opening):
         if disagree and self._attempts >= self._retries:
             return [], Burned(
                 f"{len(self._answers)} answers disagree:"
-                f" {self._parameters.answers_needed} have to agree"
+                f" {self._parameters.answers_needed} have to agree ({self._fault})"
             )
         self._attempts += 1
         endorsing = self._parameters.consistency == "certified" and self._certificate is None
@@ -516,9 +593,11 @@ class Recovery(Opening):
             if fault.helpless:
                 return Burned(str(fault))
             # At least `wrong` answers are wrong: decode again when enough others may have come, if ever.
-            p, wrong = self._parameters, fault.wrong
+            p, wrong, self._fault = self._parameters, fault.wrong, str(fault)
             self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
-            return Burned(str(fault)) if self._worth_decoding > len(self._asked) else None
+            # All others may still confirm their shares, where those come with the updates.
+            most = p.num_holders if p.one_visit else len(self._asked)
+            return Burned(str(fault)) if self._worth_decoding > most else None
 
     # --- what others may check ----------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes, model_hash
 from basecagg.protocol.messages import (
     MAX_REASON,
+    Contribution,
     History,
     Link,
     MaskName,
@@ -62,8 +63,9 @@ _FROM_NOTHING = History(0, bytes(32))
 _WAITING: Stage = (b"", False)
 """No sum is being opened, though K updates wait."""
 _TRAININGS, _ANSWERS = 3, 20
-"""A training is waited for as long as this many of the longest so far, or as this many answers of holders."""
-Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
+"""A training is waited for as long as this many of the longest so far, or as this many answers of holders. An
+update is parked for as long as these answers."""
+Verdicts: TypeAlias = Literal["parked", "admitted", "returned"] | LastVerdict
 
 
 class AtWork(NamedTuple):
@@ -130,7 +132,10 @@ class Server:
         """Who was seen to begin a training. Not stored: it only decides how long lonely updates wait."""
         self._now, self._longest, self._earliest = 0.0, 0.0, 0.0
         """The driver's clock, the longest training so far, and since when one is too long."""
-        waiting = [update for update in stored.values() if update.name not in outstanding]
+        self._parked_since: dict[MaskName, float] = {}
+        """When the driver's clock was first seen with each parked update. After a restart it begins anew."""
+        there = [update for update in stored.values() if update.name not in outstanding]
+        waiting = [update for update in there if not opening.is_parked(update.name)]
         self.buffer = Buffer(
             settings.buffer_size,
             settings.weighing,
@@ -138,6 +143,7 @@ class Server:
             waiting,
             settings.together,
         )
+        self.buffer.parked = [update for update in there if opening.is_parked(update.name)]
 
     @property
     def version(self) -> int:
@@ -160,11 +166,13 @@ class Server:
         return bool(self._members)
 
     @property
-    def waits_for_others(self) -> bool:
-        """Whether K updates wait for others, because some of theirs are left out of the next sum for a while.
+    def waits_for_time(self) -> bool:
+        """Whether something ends by the driver's clock if nobody else ends it: the clock has to run."""
+        return self.is_opening or self.waits_for_others or bool(self.buffer.parked)
 
-        The driver's clock has to run then too: nobody else ends it.
-        """
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether K updates wait for others, because some of theirs are left out of the next sum."""
         is_full = len(self.buffer.waiting) >= self.settings.buffer_size
         return is_full and not self._members and self.may_open and self.opening.leaves_out
 
@@ -183,7 +191,7 @@ class Server:
 
     def begun(self, contributor: str, version: int) -> None:
         """The driver saw this contributor begin to train from a version: its update may come."""
-        if any(update.name.contributor == contributor for update in self.buffer.waiting):
+        if any(update.name.contributor == contributor for update in self.buffer.stored):
             return  # it looks at the model while it waits
         self._at_work[contributor] = AtWork(version, self._now)
 
@@ -194,7 +202,7 @@ class Server:
     def receive(self, sender: str, message: Message) -> list[Effect]:
         """Handle a message, or refuse it with a typed error and no change."""
         try:
-            if isinstance(message, Upload | PlainUpdate):
+            if isinstance(message, Upload | Contribution | PlainUpdate):
                 if training := self._at_work.pop(sender, None):
                     self._longest = max(self._longest, self._now - training.since)
                 return self._take(sender, message)
@@ -207,10 +215,10 @@ class Server:
         """Ask again those who were silent for longer than `patience`: the driver's clock reads `now`.
 
         The time begins anew with each stage of an opening: endorsing, then answering. It also runs while K
-        updates wait that cannot be summed because contributors are left out.
+        updates wait that cannot be summed because contributors are left out, and for each parked update.
         """
         self._now = now
-        given_up = self._wait_for_company(patience)
+        given_up = [*self._return_parked(patience), *self._wait_for_company(patience)]
         stage = self.opening.stage() or (_WAITING if self.waits_for_others else None)
         if stage != self._stage:
             self._stage, self._asked_at = stage, now
@@ -229,7 +237,26 @@ class Server:
         """The versions of which another update may come: those of trainings, and the newest."""
         trainings = self._at_work.values()
         versions = {each.version for each in trainings if each.since >= self._earliest}
+        versions |= {update.base_version for update in self.buffer.parked}
         return versions | {self.version} if versions else versions
+
+    def _return_parked(self, patience: float) -> list[Effect]:
+        """Return what was parked for too long, to make room for others; the same bytes may come again."""
+        parked, since = self.buffer.parked, self._parked_since
+        self._parked_since = {each.name: since.get(each.name, self._now) for each in parked}
+        latest = self._now - _ANSWERS * patience
+        late = [each for each in parked if self._parked_since[each.name] < latest]
+        if not late:
+            return []
+        self.buffer.parked = [each for each in parked if each not in late]
+        reason = "too few holders confirmed their shares of its mask in time"
+        returned = [effect for each in late for effect in self._give_back(each.name, reason)]
+        return [*returned, *self._open_next()]
+
+    def _give_back(self, name: MaskName, reason: str) -> list[Effect]:
+        key, _ = self._admitted.pop(name)
+        given_back = self.opening.give_back(name)
+        return [*given_back, Forget("buffered", key), self._verdict(name, "returned", reason)]
 
     def deadline(self) -> list[Effect]:
         """Waited long enough: ask again or give up, or let those who were left out into the next sum."""
@@ -246,7 +273,7 @@ class Server:
     def _take(self, sender: str, message: Update) -> list[Effect]:
         update = self.opening.authenticate(sender, message)
         if update.name in self._admitted:
-            return self._take_again(update)
+            return self._take_again(message, update)
         last = self.opening.last_verdict(update.name)
         if last is not None:
             again = self._verdict(update.name, last, "it came again after it was over")
@@ -254,15 +281,18 @@ class Server:
         try:
             self._require_admissible(update)
         except (AlreadyBuffered, QuotaExceeded) as refusal:
-            return [*self._turn_away(update, str(refusal)), *self._give_way(refusal, sender)]
+            turned_away = self._turn_away(message, update.name, str(refusal))
+            return [*turned_away, *self._give_way(refusal, sender)]
         except Refused as refusal:
-            return self._turn_away(update, str(refusal))
-        return [*self._admit(message, update), *self._open_next()]
+            return self._turn_away(message, update.name, str(refusal))
+        return [*self._let_in(message, update), *self._open_next()]
 
-    def _take_again(self, update: BufferedUpdate) -> list[Effect]:
+    def _take_again(self, message: Update, update: BufferedUpdate) -> list[Effect]:
         """Repeat the verdict for the same upload, for it may have been lost; refuse any other upload."""
         if self._admitted[update.name][1] != update:
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
+        if self.opening.is_parked(update.name):
+            return [*self.opening.repeat(message), self._verdict(update.name, "parked")]
         return [self._verdict(update.name, "admitted")]
 
     def _require_admissible(self, update: BufferedUpdate) -> None:
@@ -271,10 +301,10 @@ class Server:
             raise WrongModel(f"version {update.base_version} was another model: download again")
         self.opening.require_openable(update, opens_at, self.history)
 
-    def _turn_away(self, update: BufferedUpdate, reason: str) -> list[Effect]:
+    def _turn_away(self, message: Update, name: MaskName, reason: str) -> list[Effect]:
         """Refuse an update and end its mask: the contributor will not send it again."""
-        ended = self.opening.end(self.version, [update.name], "refuse")
-        return [*ended, self._verdict(update.name, "refused", reason)]
+        ended = self.opening.turn_away(self.version, message, name)
+        return [*ended, self._verdict(name, "refused", reason)]
 
     def _give_way(self, refusal: Refused, sender: str) -> list[Effect]:
         """K or more wait, no K of them can be summed, and nobody can join: one makes room.
@@ -288,17 +318,34 @@ class Server:
         stuck = self.buffer.evict_oldest(own)
         return self._release(stuck, "burn", "it could not be summed with the others that waited")
 
-    def _admit(self, message: Update, update: BufferedUpdate) -> list[Effect]:
+    def _let_in(self, message: Update, update: BufferedUpdate) -> list[Effect]:
+        """Store an update. It is parked until enough holders keep a share of its mask."""
+        kept = self.opening.keep(message, self.version)
         key = f"{self._state.admitted:016d}"
         self._state.admitted += 1
         self._admitted[update.name] = key, update
+        stored = [*kept, write("buffered", key, update), write("model-state", "", self._state)]
+        if self.opening.may_admit(update.name):
+            return [*stored, *self._admit(update)]
+        self.buffer.parked.append(update)
+        return [*stored, self._verdict(update.name, "parked")]
+
+    def _admit(self, update: BufferedUpdate) -> list[Effect]:
         self.buffer.waiting.append(update)
-        return [
-            *self.opening.admit(message),
-            write("buffered", key, update),
-            write("model-state", "", self._state),
-            self._verdict(update.name, "admitted"),
-        ]
+        return [*self.opening.admit(update.name), self._verdict(update.name, "admitted")]
+
+    def _admit_confirmed(self) -> list[Effect]:
+        """Admit parked updates that enough holders confirm by now, unless they became too old meanwhile."""
+        confirmed = [each for each in self.buffer.parked if self.opening.may_admit(each.name)]
+        return [effect for each in confirmed for effect in self._admit_late(each)]
+
+    def _admit_late(self, update: BufferedUpdate) -> list[Effect]:
+        self.buffer.parked.remove(update)
+        try:
+            self._require_admissible(update)
+        except Refused as refusal:
+            return self._release([update], "burn", str(refusal))
+        return self._admit(update)
 
     # --- opening and stepping -----------------------------------------------------------------
 
@@ -316,7 +363,7 @@ class Server:
 
     def _conclude(self, move: Move) -> list[Effect]:
         """Finish a move, and open what can be opened now: a receipt alone may have made it possible."""
-        return [*self._finish(*move), *self._open_next()]
+        return [*self._finish(*move), *self._admit_confirmed(), *self._open_next()]
 
     def _finish(self, effects: list[Effect], outcome: Outcome | None) -> list[Effect]:
         match outcome:

@@ -152,6 +152,8 @@ class HeldShare(Stored):
     parcel_hash: bytes
     state: str
     digest: bytes = b""
+    ticket: bytes | None = None
+    """The digest of the only ticket that it serves, if its dealing names one."""
 
 
 class Summed(Stored):

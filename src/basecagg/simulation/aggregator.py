@@ -97,7 +97,7 @@ class Aggregator:
 
     def waiting(self) -> set[int]:
         """The users whose updates wait to be summed, or who may not train from the present version again."""
-        buffered = {user_number(update.name.contributor) for update in self.server.buffer.waiting}
+        buffered = {user_number(update.name.contributor) for update in self.server.buffer.stored}
         published = self.version - self.first_version
         used_up = (user for user, base in self._uploaded.items() if base >= self.version)
         return buffered.union(user for user in used_up if self.sums.rests(user, published))

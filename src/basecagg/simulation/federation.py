@@ -124,11 +124,11 @@ class Federation:
     # --- from updates to a sum ----------------------------------------------------------------
 
     def contribute(self, name: str, update: Model) -> None:
-        """Let a user deal a mask, hide an update made from the newest model under it, and send it.
+        """Let a user hide an update made from the newest model under a mask, and send it.
 
         An update is the model before − after training. It is on its way then; `run` brings it to the server.
         """
-        if not self.member(name).participant.working().ready:
+        if not self.member(name).participant.working().is_ready:
             self.deal(name)
             self.network.run()
         self.submit(name, update, self.server.version, self.server.head)

@@ -55,15 +55,22 @@ class FieldSums(Sums):
         return self._private is None or self._private.affords(user)
 
     def prepare(self, user: int) -> float:
-        """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""
+        """Deal one mask: what it costs is charged now, the work is done when the sum is opened.
+
+        A mask that comes with its update is paid for with the upload.
+        """
         size = shares_bytes(self._parameters, sealed=False)
         self._meter.bytes_sent["Shipment"] += size
+        if self._parameters.one_visit:
+            return 0.0
         return self._prices.deal() + self._devices.upload(size)
 
     @property
     def upload_bytes(self) -> int:
-        """Bytes of one upload."""
-        return self._parameters.word_bytes * self._parameters.padded_size
+        """Bytes of one upload, with the shares of its mask if they come with it."""
+        p = self._parameters
+        shares = shares_bytes(p, sealed=False) if p.one_visit else 0
+        return p.word_bytes * p.padded_size + shares
 
     # --- from updates to a sum ------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class FieldSums(Sums):
     def opening_seconds(self) -> float:
         """Work and travel, by the list of prices."""
         rows = self._config.buckets
-        work = self._prices.mask() + rows * (self._prices.open() + self._prices.answer())
+        work = self._prices.upload() + rows * (self._prices.open() + self._prices.answer())
         return work + travel(self._parameters, self._devices, rows)
 
     # --- what is known of it --------------------------------------------------------------------
@@ -146,8 +153,11 @@ def in_field(parameters: ProtocolParameters, weights: list[float]) -> list[int]:
 
 
 def travel(parameters: ProtocolParameters, devices: Devices, rows: int = 1) -> float:
-    """Simulated time of questions and answers on the wire; an answer has a row for each bucket."""
-    questions = 2 if parameters.consistency == "certified" else 1
+    """Simulated time of questions and answers on the wire; an answer has a row for each bucket.
+
+    Also of shares and receipts, if they come after the upload.
+    """
+    questions = (2 if parameters.consistency == "certified" else 1) + parameters.one_visit
     answer = devices.upload(rows * share_bytes(parameters))
     return (2 * questions - 1) * devices.config.latency + answer
 

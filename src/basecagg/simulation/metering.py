@@ -18,6 +18,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVer
 from basecagg.parties.member import TO_CONTRIBUTORS
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import (
+    Contribution,
     MaskName,
     Message,
     Parcel,
@@ -29,8 +30,13 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.short_letters import QUESTIONS
 from basecagg.simulation.loopback import Letter, Loopback
 
-_BULK: dict[type[Message], str] = {Upload: "words", Parcel: "sealed", Shipment: "sealed"}
-"""The long field of each message that has one."""
+_BULK: dict[type[Message], tuple[str, ...]] = {
+    Upload: ("words",),
+    Parcel: ("sealed",),
+    Shipment: ("sealed",),
+    Contribution: ("sealed", "words"),
+}
+"""The long fields of each message that has some."""
 
 
 @dataclass
@@ -59,14 +65,14 @@ class Meter:
 
     def _size(self, message: Message) -> int:
         """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""
-        bulk = _BULK.get(type(message))
-        if bulk is None:
+        kind = type(message)
+        if kind not in _BULK:
             return len(encode(message))
-        kind, value = type(message), getattr(message, bulk)
+        values = {name: getattr(message, name) for name in _BULK[kind]}
         if kind not in self._envelopes:
-            emptied = msgspec.structs.replace(message, **{bulk: type(value)()})
-            self._envelopes[kind] = len(encode(emptied))
-        return (sum(map(len, value)) if kind is Shipment else len(value)) + self._envelopes[kind]
+            emptied = {name: type(value)() for name, value in values.items()}
+            self._envelopes[kind] = len(encode(msgspec.structs.replace(message, **emptied)))
+        return self._envelopes[kind] + sum(map(_length, values.values()))
 
     def state(self) -> dict[str, dict[str, float]]:
         """For a checkpoint."""
@@ -77,6 +83,11 @@ class Meter:
         for name, totals in state.items():
             getattr(self, name).clear()  # starting the machines has been counted already
             getattr(self, name).update(totals)
+
+
+def _length(value: bytes | tuple[bytes, ...]) -> int:
+    """Bytes of a long field; some have one envelope for each holder."""
+    return len(value) if isinstance(value, bytes) else sum(map(len, value))
 
 
 class MeteredLoopback(Loopback):

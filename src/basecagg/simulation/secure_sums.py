@@ -97,7 +97,12 @@ class SecureSums(Sums):
         return not contributor.may_train_from(version)
 
     def prepare(self, user: int) -> float:
-        """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
+        """Deal masks, unless one is left or each comes with its update.
+
+        A user pays for a mask when it begins to train, not when it deals it.
+        """
+        if self._parameters.one_visit:
+            return 0.0
         seconds = 0.0 if self._late else self._deal(user_name(user))
         if self._config.crypto_time == "prices":
             seconds = self._prices.deal()
@@ -105,8 +110,9 @@ class SecureSums(Sums):
 
     @property
     def upload_bytes(self) -> int:
-        """Bytes of one upload."""
-        return self._parameters.word_bytes * self._parameters.padded_size
+        """Bytes of one upload, with the shares of its mask if they come with it."""
+        p = self._parameters
+        return p.word_bytes * p.padded_size + (shares_bytes(p) if p.one_visit else 0)
 
     def _deal(self, name: str) -> float:
         if name in self._undelivered:
@@ -139,12 +145,12 @@ class SecureSums(Sums):
         """Mask the update, upload it, and open the sum if the buffer is full."""
         before, name = self.server.version, user_name(user)
         digest = self.server.head_of(base_version)
-        if self._late and digest is not None:
+        if self._late and digest is not None and not self._parameters.one_visit:
             self._deal(name)
         if name in self._undelivered:
             self._deliver()
         contributor = self._federation.member(name).participant.working()
-        if digest is None or not contributor.ready:
+        if digest is None or not contributor.is_ready:
             self._counts["updates too stale"] += 1
             return False
         spent = self._meter.seconds.copy()
@@ -164,7 +170,7 @@ class SecureSums(Sums):
         self._make_again(before)
         work = masking + self._measured_opening(spent)
         if self._config.crypto_time == "prices":
-            work = self._prices.mask() + self._prices.open() + self._prices.answer()
+            work = self._prices.upload() + self._prices.open() + self._prices.answer()
         waited = deadlines * self._config.answer_timeout
         self._seconds = work + waited + travel(self._parameters, self._devices)
         return True

@@ -338,6 +338,8 @@ class Agent:
             messages = []
         self._rounds += 1
         await self._send(messages)
+        if messages:
+            _LOG.info("update", outcome="sent", version=version)
         await asyncio.sleep(self._options.pause)
 
     async def _download(self, member: LocalMember) -> tuple[int, Vector, bytes]:

@@ -36,7 +36,7 @@ _LEFT_OUT = (
 )
 _IN_CLEAR = (messages.PlainUpdate,)
 """The kind of message that participants send where nothing is masked."""
-_FOR_NEXT_SUM = (messages.Shipment, messages.Upload, *_IN_CLEAR)
+_FOR_NEXT_SUM = (messages.Shipment, messages.Upload, messages.Contribution, *_IN_CLEAR)
 _FOR_PRESENT_SUM = (
     messages.Endorsement,
     messages.Answer,
@@ -45,8 +45,8 @@ _FOR_PRESENT_SUM = (
 )
 _BULK = (*_FOR_NEXT_SUM, messages.Answer)
 _MASKED = (
-    *(messages.Shipment, messages.Upload, *_FOR_PRESENT_SUM),
-    *(messages.Receipt, messages.Closing),
+    *(messages.Shipment, messages.Upload, messages.Contribution),
+    *(*_FOR_PRESENT_SUM, messages.Receipt, messages.Closing),
 )
 """The kinds of message that participants send where updates are masked."""
 
@@ -240,7 +240,7 @@ class EpochHost:
     def waits(self) -> bool:
         """Whether the clock has to tell the machine how late it is: a rule of it ends by time."""
         is_open = self._charter.phase == "open"
-        return self.machine.is_opening or (is_open and self.machine.waits_for_others)
+        return self.machine.is_opening or (is_open and self.machine.waits_for_time)
 
     @property
     def may_end(self) -> bool:
