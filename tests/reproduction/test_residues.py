@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,3 +110,12 @@ def test_the_verdicts_follow_the_figures(changed: dict[str, Any], verdicts: list
     assert [claim.verdict for claim in publication.claims] == verdicts
     assert len(publication.lines) == 3
     assert "residues" in publication.figures
+
+
+def test_every_attack_on_the_page_is_a_test_with_its_control():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "explanation" / "residues.md").read_text("utf-8")
+    names = re.findall(r"`(test_\w+)`", page)
+    assert sum(name.startswith("test_control_") for name in names) == len(names) / 2 >= 5
+    there = (root / "tests/claims/test_a_sum_tells_no_more_than_its_numbers.py").read_text("utf-8")
+    assert all(f"def {name}(" in there for name in names)
