@@ -45,7 +45,12 @@ class Aggregator:
     nothing is submitted here, and the model stays the first one.
     """
 
-    def __init__(self, beginning: Beginning, make_sums: MakeSums, told: Told) -> None:
+    def __init__(
+        self,
+        beginning: Beginning,
+        make_sums: MakeSums,
+        told: Told = lambda user, base_version, version: base_version,
+    ) -> None:
         """Publish the first model at once, or go on from a saved state."""
         state = beginning.state
         self._beginning, self._make_sums, self._told = beginning, make_sums, told
