@@ -42,7 +42,11 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.privacy": ["Privacy", "Mechanism"],
         "basecagg.planning.budget": ["Budget"],
     },
-    "Statistics": {"basecagg.statistics": import_module("basecagg.statistics").__all__},
+    "Statistics": {
+        "basecagg.statistics": import_module("basecagg.statistics").__all__,
+        "basecagg.statistics.protocol_file": ["StudyProtocol"],
+        "basecagg.statistics.remote": ["RemoteStudy"],
+    },
     "Tables to add to": {
         "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],
