@@ -378,7 +378,7 @@ def _claims(groups: Mapping[str, Sequence[Run]], found: Mapping[str, Any]) -> li
     for line, partition in zip(_found_lines(found), PARTITIONS, strict=False):
         runs = [run for key, run in found.items() if key.startswith(f"found/{partition}/")]
         limit = ACCUSED if partition == "iid" else SUSPECTED
-        finds = f"five sign-flippers of a hundred are found within {_LONG} versions, and "
+        finds = f"five sign-flippers of a hundred are found within {_LONG} versions, with nine of ten seeds, and "
         finds = finds if partition == "iid" else ""
         enough = partition != "iid" or line["all five found"] >= 0.9 * len(runs)
         claims.append(
@@ -403,6 +403,7 @@ _NOTES = (
     "The bound: everybody else clips to C = 1, and a sum that is too long moves the version, not the model."
     " With K = 50 and 5 % liars nearly every sum has a liar: one that goes far above the bound stops the"
     " training.",
+    "Who was in fewer than six buckets is not named: an attacker on a slow device takes longer.",
     "Found: all five sign-flippers (an update turned round, as long as it was) are above 0.9 from a version on"
     " to the end. The posterior was made with seeds 1 to 11; these are seeds 21 to 30.",
     f"Who is found: an MLP, {_LONG} versions of 10 local steps.",
