@@ -231,11 +231,11 @@ def report(results: Results, size: Size) -> Publication:
     groups = by_group(curves)
     found = {key: run for key, run in results.items() if key.startswith("found/")}
     tables = {
-        f"{words}: accuracy, %, with {FEW:.0%} that lie": _lines(groups, partition, FEW)
+        f"{words}: accuracy, %, with {100 * FEW:g} % that lie": _lines(groups, partition, FEW)
         for partition, words in PARTITIONS.items()
     }
     tables |= {
-        f"{words}: accuracy, %, with {MANY:.0%} that lie": lines
+        f"{words}: accuracy, %, with {100 * MANY:g} % that lie": lines
         for partition, words in PARTITIONS.items()
         if (lines := _lines(groups, partition, MANY))
     }
@@ -246,8 +246,8 @@ def report(results: Results, size: Size) -> Publication:
         "Contributors that lie",
         f"MNIST, logistic regression, N = 100, K = 50, {_VERSIONS[size]} versions of 5 local steps; short runs,"
         f" of which there are many. Buckets: g = 10 of b = {_BUCKET} members."
-        f" Each attack of the simulator, by {FEW:.0%} of the users (5 of 100), against updates in clear, one"
-        " masked sum, one masked sum with a bound on its length, and buckets with each robust mean.",
+        f" Each attack of the simulator, by {100 * FEW:g} % of the users (5 of 100), against updates in clear,"
+        " one masked sum, one masked sum with a bound on its length, and buckets with each robust mean.",
         _found_lines(found) or [{"runs": len(results)}],
         tables={heading: lines for heading, lines in tables.items() if lines},
         notes=_NOTES,
@@ -264,6 +264,8 @@ def _end(groups: Mapping[str, Sequence[Run]], case: Case) -> float | None:
 def _lines(
     groups: Mapping[str, Sequence[Run]], partition: str, share: float
 ) -> list[dict[str, Any]]:
+    if not any(Case(partition, share, lie, USUAL).name in groups for lie in LIES):
+        return []
     rows = {HONEST: "nobody lies", **{key: lie.words for key, lie in LIES.items()}}
     defences = DEFENCES if share == FEW else ("sum", USUAL)
     lines = list[dict[str, Any]]()
@@ -326,6 +328,7 @@ def _lost_lines(results: Results) -> list[dict[str, Any]]:
                     "users that train at once": at_work,
                     "one sum of 50": f"{share[1]:.1f}",
                     "ten of 5": f"{share[10]:.1f}",
+                    "seeds": len(runs[10]),
                 }
             )
     return lines
@@ -378,7 +381,9 @@ def _claims(groups: Mapping[str, Sequence[Run]], found: Mapping[str, Any]) -> li
     for line, partition in zip(_found_lines(found), PARTITIONS, strict=False):
         runs = [run for key, run in found.items() if key.startswith(f"found/{partition}/")]
         limit = ACCUSED if partition == "iid" else SUSPECTED
-        finds = f"five sign-flippers of a hundred are found within {_LONG} versions, with nine of ten seeds, and "
+        finds = (
+            f"nine of ten times five sign-flippers of 100 are found within {_LONG} versions, and "
+        )
         finds = finds if partition == "iid" else ""
         enough = partition != "iid" or line["all five found"] >= 0.9 * len(runs)
         claims.append(
@@ -403,6 +408,7 @@ _NOTES = (
     "The bound: everybody else clips to C = 1, and a sum that is too long moves the version, not the model."
     " With K = 50 and 5 % liars nearly every sum has a liar: one that goes far above the bound stops the"
     " training.",
+    "A lie just below the bound, as long as it hides, is on the page of one liar among a hundred.",
     "Who was in fewer than six buckets is not named: an attacker on a slow device takes longer.",
     "Found: all five sign-flippers (an update turned round, as long as it was) are above 0.9 from a version on"
     " to the end. The posterior was made with seeds 1 to 11; these are seeds 21 to 30.",
