@@ -92,6 +92,10 @@ def _told(result: dict[str, Any]) -> None:
     result["worst"] = [0.9, 0.2]
 
 
+def _accused(result: dict[str, Any]) -> None:
+    result["most honest"][-1] = 0.6
+
+
 def _reweighed(result: dict[str, Any]) -> None:
     result["pairs"].append([0, 1, 100])
 
@@ -116,6 +120,8 @@ CHANGES = [
     ("residues", "own/usual/", _told),
     ("told-ages", "default run/", _reweighed),
     ("bounded-sums", "z0/-100/", _worse),
+    ("attacks", "iid/0.05/ipm/centred-clipping/", _worse),
+    ("attacks", "found/iid/21", _accused),
     ("autotune", "2^0/tuned/1", _worse),
     ("theorem", "sweep/quadratic/buffer_size/1", _longer),
     ("theorem", "lemma/", _coarser),
