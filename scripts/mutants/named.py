@@ -25,6 +25,7 @@ _LETTERS = "tests/protocol/test_short_letters.py"
 _TOLD = "tests/claims/test_a_sum_tells_no_more_than_its_numbers.py"
 _KEYS = "tests/protocol/test_key_masks_in_sums.py"
 _OPEN, _OPEN_EPOCH = "tests/protocol/test_in_clear.py", "tests/parties/test_epoch_in_clear.py"
+_ONCE = "tests/protocol/test_one_visit.py"
 _SECONDS = 300
 
 
@@ -384,6 +385,69 @@ NAMED = (
         "if zeros or pad > p.buffer_size * p.error_reach:",
         "if zeros:",
         (_KEYS,),
+    ),
+    Named(
+        "a mask that came with its update hides another one",
+        "protocol/epoch.py",
+        "if digest_of(ticket) != promised:",
+        "if False:",
+        (_ONCE,),
+    ),
+    Named(
+        "a mask that came with its update outlives it",
+        "protocol/epoch.py",
+        "if mask.expires != last:",
+        "if False:",
+        (_ONCE,),
+    ),
+    Named(
+        "a holder forgets which update a mask came with",
+        "protocol/holder.py",
+        "self.agreement.require_promised(ticket, held.ticket)",
+        "pass",
+        (_ONCE,),
+    ),
+    Named(
+        "masks are dealt without an update where contributors come once",
+        "protocol/epoch.py",
+        "if (dealing.ticket is not None) != self.parameters.one_visit:",
+        "if False:",
+        (_ONCE,),
+    ),
+    Named(
+        "the seed of a mask that comes with its update is stored",
+        "protocol/contributor.py",
+        'dealing=dealing.key, seed=b"", state=state',
+        "dealing=dealing.key, seed=seed, state=state",
+        (_ONCE,),
+    ),
+    Named(
+        "parked updates take up no room",
+        "protocol/buffer.py",
+        "return [*self.waiting, *self.parked]",
+        "return [*self.waiting]",
+        (_ONCE,),
+    ),
+    Named(
+        "parked updates are never returned",
+        "protocol/server.py",
+        "late = [each for each in parked if self._parked_since[each.name] < latest]",
+        "late: list[BufferedUpdate] = []",
+        (_ONCE,),
+    ),
+    Named(
+        "an update that was refused at the door may come again",
+        "protocol/recovery.py",
+        "return [*self.mailroom.refuse(update.dealing), Send(name.contributor, closing)]",
+        "return [Send(name.contributor, closing)]",
+        (_ONCE,),
+    ),
+    Named(
+        "holders that confirm late are not asked",
+        "protocol/recovery.py",
+        "effects = [*confirmed, *self._ask_also(message.holder)]",
+        "effects = confirmed",
+        (_ONCE,),
     ),
 )
 

@@ -420,6 +420,18 @@ def test_what_is_refused_at_the_door_is_over_for_ever_and_the_contributor_has_it
     assert not [effect for effect in again if isinstance(effect, Persist)]
 
 
+def test_what_is_refused_at_the_door_does_not_come_again_when_there_is_room():
+    """Its contributor has it signed that it is over, and may have masked the same update anew."""
+    federation = keyed(consistency="honest-server")
+    _, second, effects = refused_at_the_door(federation)
+    federation.network.perform(AT_SERVER, effects)
+    one_round(federation, ("bob", "cat"))
+    assert (federation.server.version, federation.server.buffer.stored) == (1, [])
+    again = federation.server.receive("ann", second)
+    assert verdicts(again) == ["refused"]
+    assert federation.server.buffer.stored == []
+
+
 def test_names_of_refused_updates_are_bounded(monkeypatch):
     monkeypatch.setattr("basecagg.protocol.mailroom._NAMES", 0)
     federation = keyed()
