@@ -29,6 +29,7 @@ from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
 from basecagg.maths.key_masks import key_of, mask_of_sum
 from basecagg.maths.packing import unpack
 from basecagg.maths.quantization import signed as with_sign
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import contributor, holder
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.holder import Holder
@@ -46,6 +47,15 @@ from basecagg.protocol.stored import OwnMask, parse
 
 SIZE = 3000
 FRIENDS = ("f1", "f2")
+
+
+@pytest.fixture(autouse=True)
+def dealt_ahead(monkeypatch):
+    """Keys that are dealt ahead of their updates, as where uploads spend a budget: only these are stored.
+
+    The rules of keys that come with their updates are in tests/protocol/test_one_visit.py.
+    """
+    monkeypatch.setattr(ProtocolParameters, "one_visit", False)
 
 
 @pytest.fixture
