@@ -284,7 +284,7 @@ NAMED = (
     Named(
         "the clock of the service stands still while updates wait",
         "service/server/host.py",
-        "return self.machine.is_opening or (is_open and self.machine.waits_for_others)",
+        "return self.machine.is_opening or (is_open and self.machine.waits_for_time)",
         "return self.machine.is_opening",
         ("tests/service/test_spoiled_sums.py",),
     ),
