@@ -40,11 +40,12 @@ class Phone:
     who: Participant
     machine: Contributor | ClearContributor
 
-    async def deal(self, stand: Stand, version: int) -> None:
+    async def deal(self, stand: Stand) -> None:
         """Deal one mask and wait for its receipts; nothing in clear, or where each comes with its update."""
         # An older commit has only masks that are dealt ahead.
         if self.machine.ready or getattr(stand.parameters, "one_visit", False):
             return
+        version, _ = await self.who.present()
         await self.who.perform(self.machine.deal_ahead(version, 1))
         await self.until(stand.epoch, lambda p: p.machine.ready)
 
@@ -70,7 +71,7 @@ class Phone:
     async def live(self, stand: Stand, rng: np.random.Generator) -> None:
         """Deal, upload, wait for the outcome, again and again."""
         while True:
-            await self.deal(stand, (await self.who.present())[0])
+            await self.deal(stand)
             version, head = await self.who.present()
             d = stand.parameters.model_size
             await self.who.send(self.prepare(version, head, d, rng))
@@ -255,7 +256,7 @@ async def _one_sum(
 ) -> dict[str, float]:
     version, head = await phones[0].who.present()
     for phone in phones:
-        await phone.deal(stand, version)
+        await phone.deal(stand)
     uploads = [phone.prepare(version, head, d, rng) for phone in phones]
     for phone, upload in list(zip(phones, uploads, strict=True))[:-1]:
         await phone.who.send(upload)
