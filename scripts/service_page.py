@@ -85,6 +85,8 @@ def _privacy(found: Mapping[str, Any]) -> str:
     waits = [(each, cell) for each, cell in cells if cell["case"]["what"] == "latency"]
     times = max(rows["repeats"] for rows in found.values())
     how = f"the middle one of {times} runs in turn" if times > 1 else "one run each, in turn"
+    busy = [row["busy_cores"] for _, cell in loads for row in cell["rows"].values()]
+    how += f", while {sum(busy) / len(busy):.1f} cores of the machine were busy"
     return PRIVACY.format(
         how=how,
         cost=markdown([_cell(each, cell) for each, cell in loads]),
