@@ -75,7 +75,7 @@ class Estimate:
 def estimate(problem: Lwe) -> Estimate:
     """What the best attacks on these samples cost."""
     block, dimension = _primal(problem)
-    return Estimate(block, dimension, CLASSICAL * block, _dual(problem))
+    return Estimate(block, dimension, CLASSICAL * block, dual_attack(problem))
 
 
 def _log_delta(block: int) -> float:
@@ -105,11 +105,11 @@ def _primal(p: Lwe) -> tuple[int, int]:
     return low, found(low)
 
 
-def _dual(p: Lwe) -> float:
+def dual_attack(p: Lwe, rarely: float = 0) -> float:
     """log₂ of the cost of the cheapest b: sieves until enough short vectors add up to a bias that is seen.
 
     A vector of length ℓ tells samples from uniform words with a bias of exp(−2π²·(ℓ·σ/q)²), and takes
-    the inverse square of that in vectors.
+    the inverse square of that in vectors; for an advantage of 2^−`rarely` its square times as many.
     """
     d = np.arange(1, p.samples + 1) + p.size
     volume = p.size * log(p.modulus * p.secret / p.error) / d
@@ -117,7 +117,7 @@ def _dual(p: Lwe) -> float:
     for block in range(50, 2 * p.size, 2):
         length = np.exp((d - 1) * _log_delta(block) + volume)
         vectors = 4 * (pi * length * p.error / p.modulus) ** 2 / log(2)
-        repeats = max(0.0, float(vectors.min()) - VECTORS * block)
+        repeats = max(0.0, float(vectors.min()) - VECTORS * block - 2 * rarely)
         best = min(best, CLASSICAL * block + repeats)
     return best
 

@@ -12,6 +12,7 @@ from reproduction.lattice_estimate import (
     COINS,
     Lwe,
     deviation,
+    dual_attack,
     estimate,
     expected_words,
     pessimistic,
@@ -109,6 +110,20 @@ def test_the_proofs_page_has_the_approved_rings_and_their_estimates(ring):
         found = estimate(problem)
         row = f"{found.block} | {found.primal:.1f} / {found.quantum:.1f} | {found.dual:.1f}"
         assert f"| {row} |" in PAGE
+
+
+@pytest.mark.parametrize("ring", APPROVED, ids=lambda ring: str(ring.modulus))
+def test_a_dual_attack_that_seldom_succeeds_costs_more_than_its_share(ring):
+    """So a proof that loses a factor may take its bits off those of a whole attack."""
+    problem = pessimistic(ring)
+    whole = dual_attack(problem)
+    for rarely in (8, 21, 44, 88):
+        assert whole - rarely < dual_attack(problem, rarely) < whole
+    words = " ".join(PAGE.split())
+    exponents = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    costs = dual_attack(problem, 88), whole
+    seldom, often = ("2" + f"{cost:.0f}".translate(exponents) for cost in costs)
+    assert f"{seldom} instead of {often}" in words
 
 
 def test_every_test_that_the_proofs_page_names_is_there():
