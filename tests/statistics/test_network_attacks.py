@@ -1,6 +1,9 @@
 """Attacks on a study over the network: by an asker, a server, both, and a centre. Real agents, real TLS.
 
-Each test of a protection has its control: the same attack with the rule taken out succeeds.
+Controls take the rule out, and the same attack succeeds: a question of somebody else, other terms (at the
+analyst; what a centre makes of them is not tried here), a mixed sum, an answer with another number, a question
+that is not in the protocol. A withdrawn study is its own control: approved again, it is answered. The two
+tests of crashes are no attacks, and have no control.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from basecagg.service.server.core import Service
 from basecagg.statistics import count, mean
 from basecagg.statistics.centre import StudyAnswers
 from basecagg.statistics.desk import Question
+from basecagg.statistics.protocol_file import StudyProtocol
 from basecagg.statistics.recipe import written
 from basecagg.statistics.remote import RemoteStudy
 
@@ -56,6 +60,15 @@ def answered(study: Any) -> dict[str, int]:
 # --- a server that asks by itself -----------------------------------------------------------------
 
 
+async def post_a_forged_question(study: Any) -> Connection:
+    """Ask in the analyst's name, with another key. The server takes any question."""
+    await study.begin()
+    asked = await study.ask(lambda remote: question(remote, AGE, 1, Identity.create()))
+    line: Connection = study.analyst.connect()
+    await post(line, asked)
+    return line
+
+
 def test_a_question_that_the_analyst_did_not_sign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,20 +77,33 @@ def test_a_question_that_the_analyst_did_not_sign(
 
     async def tell() -> None:
         async with network(tmp_path) as study:
-            await study.begin()
-
-            def work(remote: RemoteStudy) -> SignedQuestion:
-                return question(remote, AGE, 1, Identity.create())
-
-            asked = await study.ask(work)
-            line = study.analyst.connect()
-            await post(line, asked)
+            line = await post_a_forged_question(study)
             await asyncio.sleep(PATIENCE)
             reply = await line.call("GET", "/v1/questions/0")
             assert b'"refused"' in reply.content
             assert b"not signed by ana" in reply.content
             await line.close()
             assert set(answered(study).values()) == {0}
+
+    asyncio.run(tell())
+
+
+def test_centres_that_check_no_signature_answer_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    for place in ("protocol.questions", "statistics.centre"):
+        monkeypatch.setattr(f"basecagg.{place}.require_asked", lambda *_: None)
+
+    async def tell() -> None:
+        async with network(tmp_path) as study:
+            line = await post_a_forged_question(study)
+            await line.close()
+
+            async def all_have_answered() -> bool:
+                return set(answered(study).values()) == {1}
+
+            await study.federation.until(all_have_answered)
 
     asyncio.run(tell())
 
@@ -97,6 +123,9 @@ def test_other_terms_than_the_operator_signed(
             monkeypatch.setattr(Service, "terms", lie)
             with pytest.raises(DataError, match="not the terms that the operator signed"):
                 await study.ask(lambda remote: remote)
+            # The control: an analyst that does not compare them asks under other terms.
+            monkeypatch.setattr("basecagg.statistics.remote.require_terms", lambda *_: None)
+            assert await study.ask(lambda remote: remote.terms) == other
 
     asyncio.run(tell())
 
@@ -170,11 +199,16 @@ def test_without_consents_a_mixed_sum_is_opened(
 def test_a_centre_that_answers_something_else_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = StudyAnswers._answer
+    """By the question's number, which is in the sum. A false answer with the right number is not noticed."""
+    truth, decode = StudyAnswers._answer, Question.decode
 
     def lie(self: StudyAnswers, *given: Any) -> np.ndarray:
         answer = truth(self, *given)
         return answer + 1 if self._profile.name == "centre-03" else answer
+
+    def trust(self: Question[Any], total: np.ndarray) -> Any:
+        honest = self.number * len(self.members)
+        return decode(self, np.concatenate([[honest], total[1:]]))
 
     monkeypatch.setattr(StudyAnswers, "_answer", lie)
 
@@ -183,6 +217,10 @@ def test_a_centre_that_answers_something_else_is_noticed(
             await study.begin()
             with pytest.raises(DataError, match="answered another question"):
                 await study.ask(lambda remote: remote.ask(COUNT))
+            # The control: the same sum is believed if nobody looks at the number.
+            monkeypatch.setattr(Question, "decode", trust)
+            found = await study.ask(lambda remote: remote.ask(COUNT))
+            assert found != pooled(study.centres)["age"].size
 
     asyncio.run(tell())
 
@@ -278,7 +316,7 @@ def test_a_withdrawn_study_is_answered_no_more(tmp_path: Path) -> None:
             await waiting
             await asyncio.sleep(PATIENCE)
             assert answered(study)["centre-01"] == 1
-            await study.approve("centre-02")
+            await study.approve("centre-02")  # the control
             found = await study.ask(lambda remote: remote.ask(AGE))
             assert found.records == pooled(study.centres)["age"].size
 
@@ -297,5 +335,20 @@ def test_what_is_not_in_the_protocol_costs_nobody_anything(tmp_path: Path) -> No
                 await study.ask(lambda remote: remote.ask(count("event", most=MOST)))
             assert set(answered(study).values()) == {0}
             assert await study.ask(lambda remote: remote.ask(COUNT)) > 0  # and the study goes on
+
+    asyncio.run(tell())
+
+
+def test_desks_without_a_list_answer_what_is_not_in_the_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    monkeypatch.setattr(StudyProtocol, "hashes", None)
+
+    async def tell() -> None:
+        async with network(tmp_path) as study:
+            await study.begin()
+            found = await study.ask(lambda remote: remote.ask(count("event", most=MOST)))
+            assert found == pooled(study.centres)["event"].size
 
     asyncio.run(tell())
