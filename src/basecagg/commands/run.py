@@ -304,7 +304,6 @@ def _names() -> dict[str, Collection[str]]:
         "clock": CLOCKS,
         "protection": PROTECTIONS,
         "staleness": SHAPES,
-        "private_staleness": SHAPES,
         "server_optimiser": [
             f"{name} ({each.about}; η_g {each.usual_rate:g})" for name, each in OPTIMISERS.items()
         ],
