@@ -5,9 +5,10 @@
     python scripts/trace_upload.py copies       # where the update is copied as a whole, over HTTPS
 
 What is traced is the package that this interpreter imports: an older commit is traced with its own `.venv`.
-An upload begins with a trained model and ends with the server's word that the update waits in its buffer: the
-mask was dealt before, and no sum is opened. A crossing is a call from a file of one room to a file of another.
-Files in no room, as `parameters.py`, are values that all rooms read; they are passed over.
+An upload begins with a trained model and ends with the server's word on it; no sum is opened. The mask grows
+from a key, so its shares travel with the update, and in simulation holders keep them on the way. A crossing
+is a call from a file of one room to a file of another. Files in no room, as `parameters.py`, are values that
+all rooms read; they are passed over.
 
 A copy is counted where one instruction allocates nine tenths of the packed update or more. Memory of the child
 process, of SQLite, of TLS and of the kernel is not seen.
@@ -124,14 +125,14 @@ def traced() -> Iterator[Tracer]:
 
 
 def in_simulation() -> Call:
-    """The upload of a small simulated run that does least besides: no dealing on its way, no sum."""
+    """The upload of a small simulated run that does least besides: holders keep shares, no sum is opened."""
     from basecagg import SimulationConfig, simulate
 
     with traced() as tracer:
         tracer.on = True
         simulate(SimulationConfig(users=12, buffer_size=4, versions=12))
     finished = [each for each in tracer.root.walk() if each.name == "finish"]
-    alone = [f for f in finished if f.has("hide") and not f.has("open_sum") and not f.has("_keep")]
+    alone = [f for f in finished if f.has("hide") and f.has("_keep") and not f.has("open_sum")]
     return min(alone, key=lambda each: len(list(each.walk())))
 
 
