@@ -1,4 +1,4 @@
-"""The contributor: deals masks ahead, hides each update under one of them, and never hides an update twice.
+"""The contributor: hides each update under a mask, dealt with it or ahead, and never hides an update twice.
 
 Everything is stored before it is sent, so a retry sends identical bytes. After a refusal, a burn or a timeout
 the update is gone and the user trains again: the same Δ in two sums would be their difference.

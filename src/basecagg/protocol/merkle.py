@@ -1,4 +1,4 @@
-"""One signature for N sealed shares: a hash tree over them, with a short path for each.
+"""One signature for N sealed shares: a hash tree over them, with a short path for each that needs one.
 
 Leaves carry their index, and leaves and inner nodes are tagged apart: a path proves one share for one holder.
 A node has up to four children, for time is spent per level; one without siblings moves up as it is.
