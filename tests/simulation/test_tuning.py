@@ -105,11 +105,21 @@ def test_a_tuned_start_that_fits_stays() -> None:
     assert len(run(tuned(**start)).totals["epochs"]) == 1
 
 
+def test_a_tuned_run_has_exact_sums_however_long_the_model_is() -> None:
+    """Without tuning such a model has masks from keys: the control."""
+    chosen = [
+        config.protocol_parameters(model_size=10**5).masks
+        for config in (tuned(staleness="polynomial"), tiny_config("basecagg"))
+    ]
+    assert chosen == ["long", "keys"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"method": "fedbuff"}, "auto_tune = True must be false unless method is basecagg"),
         ({"update_levels": 1, "clip": 0.5}, "update_levels = 1 must be at least 1/clip"),
+        ({"masks": "keys"}, "masks = 'keys' must be 'long' for auto_tune"),
         ({"tune_after": 0}, "tune_after = 0 must be at least 1"),
     ],
 )

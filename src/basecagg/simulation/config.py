@@ -161,6 +161,9 @@ class SimulationConfig(
         holders = self.holders or self.users
         chosen = fields_from(self, holders)
         chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
+        if self.auto_tune:
+            # What it reports are counts of one step each: the errors of masks from keys would hide them.
+            chosen["masks"] = "long"
         if private := self.pair.guard.private:
             chosen |= in_parameters(private(self, model_size, self.max_colluding_contributors))
         return ProtocolParameters(

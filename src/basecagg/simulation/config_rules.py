@@ -158,3 +158,5 @@ def _of_field(c: SimulationConfig) -> Iterator[SettingRule]:
         yield "auto_tune", full, "false unless method is basecagg"
         some = c.update_levels * c.clip >= 1
         yield "update_levels", some, "at least 1/clip for auto_tune"
+        exact = "'long' for auto_tune: the errors of masks from keys would hide what users report"
+        yield "masks", c.masks != "keys", exact
