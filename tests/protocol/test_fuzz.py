@@ -17,7 +17,7 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from harness import World, small
+from harness import World, once, small
 from samples import make_samples
 
 from basecagg.channels.unprotected import NoVerifier
@@ -113,18 +113,20 @@ def _describe_part(part):
 class Scene:
     """A federation that was stopped half-way, at two moments; and the letters that led there."""
 
-    def __init__(self, mode, cryptography):
-        self.world = World(small(mode), cryptography=cryptography)
+    def __init__(self, mode, cryptography, parameters=small):
+        self.world = World(parameters(mode), cryptography=cryptography)
         self.targets = []
         self.world.judge.inspect(self.world.network)
         self.world.train(NAMES, 1)
-        for name in NAMES:
+        ahead = NAMES if not self.world.parameters.one_visit else ()
+        for name in ahead:
             self.world.deal(name, 2)
         self.world.network.run()
-        self.world.deal(CONTRIBUTOR.name)
+        if ahead:
+            self.world.deal(CONTRIBUTOR.name)
         self.world.network.in_flight.clear()
         for name in NAMES:
-            if self.world.contributor(name).ready:
+            if self.world.contributor(name).is_ready:
                 self.world.submit(name, self.world.server.version)
         self.remember(HOLDER, CONTRIBUTOR)
         self.deliver_to(AT_SERVER)
@@ -203,6 +205,11 @@ def scenes():
         for mode in ("certified", "honest-server")
         for cryptography in (True, False)
     ]
+
+
+@cache
+def scenes_of_one_visit():
+    return [Scene("certified", cryptography, once) for cryptography in (True, False)]
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -321,7 +328,7 @@ SAME_TYPE = {
 def fuzz(kind, count):
     """Feed so many damaged messages of a kind to the machines; count what becomes of them."""
     chance, outcomes = random.Random(kind), Counter()
-    talking = [scene for scene in scenes() if scene.frames[kind]]
+    talking = [scene for scene in scenes() if scene.frames[kind]] or scenes_of_one_visit()
     for _ in range(count):
         scene = chance.choice(talking)
         letter, frame = chance.choice(scene.frames[kind])

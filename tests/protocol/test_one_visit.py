@@ -478,6 +478,43 @@ def test_what_is_parked_for_too_long_is_returned_and_the_same_bytes_come_again()
     assert set(news.members) == {each.ticket.mask for each in sent}
 
 
+def test_holders_keep_their_shares_of_what_was_returned():
+    """A holder that reconnects hears what is over. A returned update is not, and its sum opens later."""
+    federation = keyed()
+    parked(federation, "ann", "bob", "cat")
+    for name in ("ann", "bob", "cat"):
+        federation.stop(at(name))
+    tick(federation, 100.0)
+    tick(federation, 100.1 + LONG)
+    closings = []
+    federation.network.observers.append(
+        lambda letter: closings.append(letter) if isinstance(letter.message, Closing) else None
+    )
+    bring_back(federation)
+    assert (closings, federation.server.version) == ([], 0)
+    for name in ("ann", "bob", "cat"):
+        federation.start(at(name))
+    federation.network.run()
+    assert federation.server.version == 1
+
+
+def test_a_server_believes_no_envelopes_of_an_update_that_comes_again():
+    """Ticket and words are those that are parked; the envelopes beside them may be anything."""
+    federation = keyed()
+    seen = []
+    federation.network.observers.append(lambda letter: seen.append(letter.message))
+    parked(federation, "ann")
+    first = next(message for message in seen if isinstance(message, Contribution))
+    for sealed in (first.sealed[:2], (b"x",) * len(first.sealed)):
+        again = msgspec.structs.replace(first, sealed=sealed)
+        parcels = [
+            effect.message
+            for effect in federation.server.receive("ann", again)
+            if isinstance(effect, Send) and isinstance(effect.message, Parcel)
+        ]
+        assert [parcel.sealed for parcel in parcels] == list(first.sealed[4:])
+
+
 def test_what_was_returned_takes_no_room_until_it_comes_again():
     federation = keyed()
     seen = told(federation)

@@ -29,6 +29,8 @@ from basecagg.protocol.stored import Kept, Relay, RelayedMask, load, parse, requ
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
 _LIVE = ("dealt", "parked", "buffered", "requested")
+_OVER = ("opened", "burned", "refused")
+"""The third kind is 'returned': nothing of it is kept but its name, and the same update may come again."""
 _NAMES = 4
 """Names of one contributor that are kept, for each version that a mask lives. Without a limit, dealing and
 giving up again and again would fill the stores of server and holders with names."""
@@ -218,10 +220,14 @@ class Mailroom:
         self._require_room(shipment.dealing.masks[0].contributor, shipment, version)
         return [*self._store(shipment, "contribute"), *self._deliver(shipment)]
 
-    def remind(self, shipment: Shipment) -> list[Effect]:
-        """A parked update has come again: holders that have not confirmed get their parcel again."""
-        lacking = [i for i in range(len(shipment.sealed)) if self.lacks(i, shipment.dealing.key)]
-        return self._deliver(shipment, only=lacking)
+    def remind(self, dealing: Dealing) -> list[Effect]:
+        """A parked update has come again: holders that have not confirmed get their parcel again.
+
+        As it was stored when it came first: of what comes again nobody has looked at the envelopes.
+        """
+        names, key = self.agreement.holder_names, self._masks[dealing.masks[0].key].dealing
+        lacking = [index for index in range(len(names)) if self.lacks(index, key)]
+        return [Send(names[i], parcel) for i in lacking for parcel in self.parcels(key, only=i)]
 
     def may_refuse(self, dealing: Dealing, version: int) -> bool:
         """Whether there is room for its name, and the name would be kept until nobody can use it any more."""
@@ -234,11 +240,11 @@ class Mailroom:
         self._named[name.contributor] += 1
         return [write("relayed", name.key, mask)]
 
-    def _deliver(self, shipment: Shipment, only: Iterable[int] | None = None) -> list[Effect]:
-        names, sealed = self.agreement.holder_names, shipment.sealed
+    def _deliver(self, shipment: Shipment) -> list[Effect]:
+        names = self.agreement.holder_names
         return [
-            Send(names[i], _parcel(shipment.dealing, shipment.leaves, i, sealed[i]))
-            for i in (range(len(sealed)) if only is None else only)
+            Send(names[i], _parcel(shipment.dealing, shipment.leaves, i, sealed))
+            for i, sealed in enumerate(shipment.sealed)
         ]
 
     def _store(self, shipment: Shipment, event: str) -> list[Effect]:
@@ -302,8 +308,8 @@ class Mailroom:
         return [mask for mask in self._masks.values() if mask.state in _LIVE]
 
     def over(self) -> list[RelayedMask]:
-        """The masks that are over: only their names are kept."""
-        return [mask for mask in self._masks.values() if mask.state not in _LIVE]
+        """The masks that are over: only their names are kept, and holders need no share of them any more."""
+        return [mask for mask in self._masks.values() if mask.state in _OVER]
 
     def undelivered(self, holder: int) -> list[Message]:
         """The parcels that a holder has not confirmed."""

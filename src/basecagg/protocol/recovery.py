@@ -320,7 +320,7 @@ class Recovery(Opening):
     def repeat(self, update: Update) -> list[Effect]:
         """Holders that have not confirmed their shares get them again."""
         assert isinstance(update, Contribution)
-        return self.mailroom.remind(update.shipment)
+        return self.mailroom.remind(update.dealing)
 
     def give_back(self, name: MaskName) -> list[Effect]:
         """Holders keep their shares: the update is the same when it comes again."""
@@ -479,7 +479,8 @@ class Recovery(Opening):
         most = self.agreement.masks_per_contributor
         if len(closing.masks) > most:
             raise QuotaExceeded(f"{len(closing.masks)} masks are given up at once, {most} may live")
-        known = [mask for name in closing.masks if (mask := self.mailroom.find(name))]
+        named = dict.fromkeys(closing.masks)
+        known = [mask for name in named if (mask := self.mailroom.find(name))]
         for mask in known:
             self.agreement.require_signed(closing, mask.dealer_key, closing.signature)
         if any(name.contributor != sender for name in closing.masks):

@@ -332,6 +332,8 @@ class Server:
 
     def _admit(self, update: BufferedUpdate) -> list[Effect]:
         self.buffer.waiting.append(update)
+        # In the order in which they came, as after a restart; a parked one may be confirmed after later ones.
+        self.buffer.waiting.sort(key=lambda each: self._admitted[each.name][0])
         return [*self.opening.admit(update.name), self._verdict(update.name, "admitted")]
 
     def _admit_confirmed(self) -> list[Effect]:
