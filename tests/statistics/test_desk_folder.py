@@ -18,7 +18,7 @@ from basecagg.protocol.questions import StudyTerms
 from basecagg.statistics import count, mean
 from basecagg.statistics.desk_folder import DeskFolder
 from basecagg.statistics.mapping import read_mapping
-from basecagg.statistics.protocol_file import parse
+from basecagg.statistics.protocol_file import StudyProtocol, parse
 from basecagg.statistics.recipe import written
 
 KEY = bytes(32)
@@ -104,6 +104,27 @@ def test_two_studies_over_one_desk_know_of_each_other(tmp_path: Path) -> None:
     assert answer(desk, agreed, COUNT, 2)[0] == 2  # a control: the same centres
 
 
+def test_an_answer_has_noise_if_people_approved_it_with_noise(tmp_path: Path) -> None:
+    """The analyst signs whether a question is private: a desk answers it only as its people read it."""
+    desk, agreed = approved(tmp_path / "noisy", NOISY)
+    with pytest.raises(QuestionRefused, match="count without noise: this is not in the study"):
+        answer(desk, agreed, COUNT)
+    assert answer(desk, agreed, COUNT, private=True).size
+    desk, agreed = approved(tmp_path / "plain", PLAIN)
+    with pytest.raises(QuestionRefused):
+        answer(desk, agreed, COUNT, private=True)
+    assert answer(desk, agreed, COUNT).size
+
+
+def test_control_a_desk_that_knows_hashes_only_answers_without_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, agreed = approved(tmp_path, NOISY)
+    both = property(lambda p: {(s.digest, n) for a in p.analyses for s in a.sums for n in (0, 1)})
+    monkeypatch.setattr(StudyProtocol, "answered", both)
+    assert answer(desk, agreed, COUNT).size
+
+
 def test_noise_of_two_studies_comes_from_one_ledger(tmp_path: Path) -> None:
     desk, agreed = approved(tmp_path, NOISY)
     answer(desk, agreed, COUNT, private=True)
@@ -118,12 +139,15 @@ def test_noise_of_two_studies_comes_from_one_ledger(tmp_path: Path) -> None:
 
 def test_a_question_has_one_answer_whatever_is_killed(tmp_path: Path) -> None:
     """Every call of `answer` here opens the folder anew, as a program does that was killed."""
-    desk, agreed = approved(tmp_path, NOISY)
+    both = ask("count", 'column = "age"', "noise = true") + ask("mean", 'column = "age"')
+    desk, agreed = approved(tmp_path, text(both, more=BUDGET))
     first = answer_kept(desk, agreed)
     assert answer_kept(desk, agreed).tolist() == first.tolist()  # no other noise, nothing paid
     with desk.open("centre-00", agreed, b"operator") as own:
         assert own.ledger.uses == 1
-        other = own.question(written(COUNT.recipe), NAMES, 1, private=False)
+        other = own.question(
+            written(mean("age", 0, 100, most=MOST).recipe), NAMES, 1, private=False
+        )
         with pytest.raises(QuestionRefused, match="has answered under the number"):
             own.answer(other, "epoch/00000001")
 

@@ -58,7 +58,7 @@ def test_everything_that_a_protocol_may_ask_for() -> None:
     protocol = parse(text("".join(ask(*each) for each in EVERYTHING.items())))
     study = Study(CENTRES, most=MOST)
     for desk in study.desks.values():
-        desk.only = protocol.hashes
+        desk.only = protocol.answered
         for asked in protocol.analyses:
             for each in asked.sums:
                 desk.approve(each)
@@ -74,7 +74,7 @@ def test_everything_that_a_protocol_may_ask_for() -> None:
         assert outcome
         assert all(isinstance(each, float | int | str) for each in numbers)
     # No analysis asks for anything but what was approved, and for all of that.
-    assert asked_hashes == protocol.hashes
+    assert {(each, False) for each in asked_hashes} == protocol.answered
     assert protocol.size == max(
         each.bounds.size * 3 + 1 for a in protocol.analyses for each in a.sums
     )
@@ -84,7 +84,7 @@ def test_a_desk_answers_what_the_protocol_asks_and_nothing_else() -> None:
     protocol = parse(text(ask("cox", 'covariates = ["age"]') + ask("mean", 'column = "age"')))
     study = Study(CENTRES, most=MOST)
     for desk in study.desks.values():
-        desk.only = protocol.hashes
+        desk.only = protocol.answered
     assert study.ask(mean("age", 0, 100, most=MOST)).records > 0
     for other in (
         mean("age", 0, 99, most=MOST),

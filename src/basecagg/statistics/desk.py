@@ -135,8 +135,8 @@ class Desk:
     """What this centre grants: noisy questions are answered with the noise that it takes, no less."""
     silent: int | None = None
     """Centres that may tell the server their noise: T, unless given."""
-    only: frozenset[str] | None = None
-    """The hashes of the only statistics that it answers. None: all that are built in."""
+    only: frozenset[tuple[str, bool]] | None = None
+    """The only statistics that it answers: hashes, each with noise or without. None: all that are built in."""
     vouched_by: bytes = b""
     """Whose key says that the names are these centres: under another key they are others."""
     entropy: Callable[[int], bytes] = system_entropy
@@ -262,9 +262,11 @@ class Desk:
             raise QuestionRefused(f"this is no question: {type(fault).__name__}: {fault}") from None
         if own.recipe != question.recipe:
             raise QuestionRefused("this is no question: it says more than its statistic has")
-        if self.only is not None and own.statistic.digest not in self.only:
+        asked = own.statistic.digest, own.noise is not None
+        if self.only is not None and asked not in self.only:
+            how = "with noise" if asked[1] else "without noise"
             raise QuestionRefused(
-                f"{own.statistic.name}: this is not in the study protocol that {self.name} approved"
+                f"{own.statistic.name} {how}: this is not in the study protocol that {self.name} approved"
             )
         return own
 

@@ -153,7 +153,7 @@ class DeskFolder:
                 most=protocol.most,
                 least=max(protocol.least, LEAST_CENTRES),
                 budget=protocol.budget,
-                only=protocol.hashes,
+                only=protocol.answered,
                 vouched_by=operator_key,
             )
             for asked in protocol.analyses:

@@ -46,9 +46,9 @@ class StudyProtocol:
     analyses: tuple[Analysis, ...]
 
     @property
-    def hashes(self) -> frozenset[str]:
-        """Of all statistics that it asks for."""
-        return frozenset(each.digest for asked in self.analyses for each in asked.sums)
+    def answered(self) -> frozenset[tuple[str, bool]]:
+        """All that it asks for: the hash of a statistic, and whether its sum has noise."""
+        return frozenset((s.digest, asked.private) for asked in self.analyses for s in asked.sums)
 
     @property
     def size(self) -> int:
