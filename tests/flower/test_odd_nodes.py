@@ -172,7 +172,7 @@ def report_of(**facts: Any) -> ConfigRecord:
     usual = {
         "name": "",
         "epoch": "",
-        "ready": 0,
+        "ready": False,
         "activity": "idle",
         "problem": "",
         "declined": "",

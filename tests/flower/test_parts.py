@@ -164,7 +164,7 @@ def test_a_contract_is_the_one_that_the_epoch_binds() -> None:
 def test_orders_and_reports_come_back_as_they_were() -> None:
     order = Order(stage="visit", federation=FEDERATION, version=3, task="train", resume=True)
     assert read_order(RecordDict({ORDER: write(order)})) == order
-    report = NodeReport(name=str(2**64 - 1), ready=2, activity="done", signing_key=bytes(32))
+    report = NodeReport(name=str(2**64 - 1), ready=True, activity="done", signing_key=bytes(32))
     assert read_report(RecordDict({REPORT: write(report)})) == report
 
 

@@ -15,9 +15,11 @@ from small_app import initial_arrays, make_app
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 from basecagg.flower.visits import LETTERS, REPORT, unpack_letters
+from basecagg.maths.packing import unpack as unpack_words
 from basecagg.maths.randomness import FieldStream
 from basecagg.protocol.messages import (
     Answer,
+    Contribution,
     Endorsement,
     HolderKey,
     Receipt,
@@ -26,11 +28,11 @@ from basecagg.protocol.messages import (
     Upload,
 )
 
-SPOKEN = (Shipment, Receipt, Upload, Endorsement, Answer, Refusal)
+SPOKEN = (Contribution, Shipment, Receipt, Upload, Endorsement, Answer, Refusal)
 FACTS = {
     "name": str,
     "epoch": str,
-    "ready": int,
+    "ready": bool,
     "activity": str,
     "problem": str,
     "spent": bool,
@@ -39,7 +41,9 @@ FACTS = {
 }
 """All that a node says in clear. docs/how-to/flower.md lists the same."""
 ACTIVITIES = {"idle", "running", "done", "failed", "no mask"}
-Q = 2**32 - 5
+SENT = (Upload, Contribution)
+Q = {Upload: 2**32 - 5, Contribution: 2**24 - 16383}
+FORMS = {"two messages": ("long", Upload), "one visit": ("keys", Contribution)}
 
 
 def complaints(reply: Message) -> list[str]:
@@ -71,23 +75,28 @@ def _is_fact(key: str, value: Any) -> bool:
 
 def _look_into(letter: Any) -> list[str]:
     """A masked update is uniform below q: one in clear has small numbers of either sign, near 0 and q."""
-    if not isinstance(letter, Upload):
+    if not isinstance(letter, SENT):
         return []
-    words = np.frombuffer(letter.words, "<u4")
-    near = (words < Q // 64) | (words > Q - Q // 64)
+    q = Q[type(letter)]
+    words = unpack_words(letter.words, q)
+    near = (words < q // 64) | (words > q - q // 64)
     return ["an update in clear"] if near.mean() > 0.5 else []
 
 
-def run(grid: FakeGrid, **options: Any) -> list[str]:
+def run(grid: FakeGrid, form: str = "one visit", **options: Any) -> list[str]:
     """Train for two versions; what the inspection of every reply found."""
+    masks, sent = FORMS[form]
     replies: list[Message] = []
     grid.after.append(lambda _, reply: replies.append(reply))
     settings = {"buffer_size": 3, "concurrency": 4, "poll_interval": 0.0, "min_available_nodes": 6}
     strategy = BufferedSecAgg(
-        training="attached", **(settings | {"train_metrics": {"loss": 99.0}} | options)
+        training="attached",
+        masks=masks,
+        weights="own",
+        **(settings | {"train_metrics": {"loss": 99.0}} | options),
     )
     strategy.start(grid=grid, initial_arrays=initial_arrays(), num_rounds=2)
-    assert any(isinstance(letter, Upload) for reply in replies for letter in letters_of(reply))
+    assert any(isinstance(letter, sent) for reply in replies for letter in letters_of(reply))
     return [complaint for reply in replies for complaint in complaints(reply)]
 
 
@@ -95,9 +104,11 @@ def letters_of(reply: Message) -> list[Any]:
     return [unpack(frame, len(frame)) for frame in unpack_letters(reply.content)]
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("consistency", ["honest-server", "certified"])
-def test_nothing_else_leaves_a_node(tmp_path: Path, consistency: Any) -> None:
-    assert not run(make_grid(6, make_app([basecagg_mod]), tmp_path), consistency=consistency)
+def test_nothing_else_leaves_a_node(tmp_path: Path, consistency: Any, form: str) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    assert not run(grid, form, consistency=consistency)
 
 
 def test_nothing_else_leaves_a_node_that_evaluates(tmp_path: Path) -> None:
@@ -137,7 +148,13 @@ def test_a_loss_in_the_report_is_found(tmp_path: Path) -> None:
     assert "fact activity" in run(make_grid(6, make_app([chatty_mod]), tmp_path))
 
 
-def test_updates_without_masks_are_found(tmp_path: Path) -> None:
-    with patch.object(FieldStream, "draw", lambda self, count: np.zeros(count, np.uint32)):
-        found = run(make_grid(6, make_app([basecagg_mod]), tmp_path))
+@pytest.mark.parametrize("form", FORMS)
+def test_updates_without_masks_are_found(tmp_path: Path, form: str) -> None:
+    def zeros(stream: FieldStream, count: int, out: Any = None) -> Any:
+        out = np.empty(count, np.uint32) if out is None else out
+        out[:] = 0
+        return out
+
+    with patch.object(FieldStream, "draw", zeros):
+        found = run(make_grid(6, make_app([basecagg_mod]), tmp_path), form)
     assert "an update in clear" in found
