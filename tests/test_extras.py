@@ -45,6 +45,7 @@ def test_the_extras_are_the_documented_ones() -> None:
         "ray",
         "tensorboard",
         "postgres",
+        "parquet",
         "all",
     }
 

@@ -63,7 +63,7 @@ def test_who_meets_in_a_sum(wished: dict[str, Any], note: str) -> None:
 def test_an_upload_with_its_shares_beside_plain_fedbuff() -> None:
     chosen = plan(num_holders=12, max_dropouts=3, model_size=10**6)
     beside, sizes = as_dict(chosen)["beside_fedbuff"], message_bytes(chosen.parameters)
-    assert beside["upload_with_shares"] == sizes["Shipment"] + sizes["Upload"]
+    assert beside["upload_with_shares"] == sizes["Contribution"]
     assert (beside["fedbuff_float32"], beside["fedbuff_equal_width"]) == (4 * 10**6, 3 * 10**6)
     assert beside["of_float32"] == pytest.approx(beside["upload_with_shares"] / 4e6)
     assert beside["of_float32"] < 0.8

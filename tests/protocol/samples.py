@@ -60,6 +60,7 @@ from basecagg.protocol.proofs import (
     Miscalculation,
     Pedigree,
 )
+from basecagg.protocol.questions import Consent, SignedQuestion, StudyTerms
 from basecagg.protocol.short_letters import shortened
 from basecagg.protocol.step_rule import StepRule
 from basecagg.service.signing import HttpRequest
@@ -128,6 +129,8 @@ def make_samples() -> dict[type[Message], Message]:
     release = signed(Release(epoch.id, now, made, (2,)), identity("server"))
     parts = Parts(release, request, certificate, (WORDS,) * 3, (answer,), WORDS, WORDS)
     key = identity("operator").public_key
+    question = SignedQuestion(epoch.id, 4, 8, False, "{}")
+    question = signed(question, identity("analyst"))
     messages: list[Message] = [
         masks["ann"],
         epoch.holders[0],
@@ -166,9 +169,16 @@ def make_samples() -> dict[type[Message], Message]:
         answer,
         signed(Closing(epoch.id, 8, request.masks, "opened"), identity("server")),
         Refusal("Malformed", "no"),
+        study_terms(),
+        question,
+        signed(Consent(digest_of(question), "h1"), identity("h1")),
         _http_request(),
     ]
     return {type(message): message for message in messages}
+
+
+def study_terms() -> StudyTerms:
+    return StudyTerms("sample", "a protocol", "ana", identity("analyst").public_key)
 
 
 def _mask(name: str, serial: str) -> MaskName:

@@ -14,7 +14,16 @@ import pytest
 from blake3 import blake3
 from changes import changes
 from parties import AT_SERVER, USERS, at, make_federation, one_hop, one_round, picture, submit
-from samples import SOURCE, agreement, described, identity, kinds, make_samples, signed_kinds
+from samples import (
+    SOURCE,
+    agreement,
+    described,
+    identity,
+    kinds,
+    make_samples,
+    signed_kinds,
+    study_terms,
+)
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAGIC, MAX_CONTROL_BYTES, AnyMessage, pack, unpack
@@ -47,6 +56,7 @@ from basecagg.protocol.messages import (
     Witness,
     statement,
 )
+from basecagg.protocol.questions import Consent, SignedQuestion, require_asked, require_consent
 from basecagg.service import signing
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Guard, HttpRequest
@@ -82,6 +92,9 @@ def http_request(_, message):
 SIGNATURES: dict[type[Message], Callable[[Agreement, Message], object]] = {
     Answer: from_holder,
     Closing: from_("server"),
+    Consent: lambda agreed, message: require_consent(
+        message, identity("h1").public_key, agreed.verifier
+    ),
     Credential: lambda agreed, message: agreed.require_enrolled(message, message.contributor),
     Dealing: Agreement.require_dealt,
     Endorsement: from_holder,
@@ -92,6 +105,9 @@ SIGNATURES: dict[type[Message], Callable[[Agreement, Message], object]] = {
     Receipt: from_holder,
     RecoveryRequest: from_("server"),
     Release: from_("server"),
+    SignedQuestion: lambda agreed, message: require_asked(
+        message, agreed.id, study_terms(), agreed.verifier
+    ),
     Ticket: from_("ann"),
     Witness: from_holder,
 }
@@ -105,6 +121,7 @@ GUARDED_TWICE = {
     (Epoch, "protocol"),
     (Epoch, "suite"),
     (Receipt, "holder"),
+    (SignedQuestion, "epoch"),
     (Witness, "holder"),
 }
 """Fields of which the check would refuse another value even if they were not signed."""

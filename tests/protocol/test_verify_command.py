@@ -237,7 +237,7 @@ def test_the_operator_does_not_export_a_model_that_the_server_made_up(honest, tr
     work = inspect.unwrap(export_command.callback)
     with suppress(Refused, DataError):
         office = Exporting(trained, Showing(trained, model, parts))
-        asyncio.run(work(office, path=path, model=None))
+        asyncio.run(work(office, path=path, model=None, adapter=False))
     assert path.exists() == honest
 
 

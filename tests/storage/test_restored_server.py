@@ -73,7 +73,7 @@ class Restorable(FederationOnFiles):
     def everything_signed(self):
         yield from self.asked
         versions = range(self.server.version + 1)
-        yield from filter(None, map(self.recovery.release, versions))
+        yield from filter(None, map(self.recovery.kept.release, versions))
 
     def hear_everything(self) -> None:
         watch = ModelWatch(self.agreement, MemoryStore())

@@ -111,6 +111,12 @@ def require_asked(
         raise BadSignature(f"the question is not signed by {terms.analyst}")
 
 
+def require_consent(consent: Consent, key: bytes, verifier: Verifier) -> None:
+    """Refuse a consent that the centre with this key did not sign."""
+    if not verifier.verify(key, statement(consent), consent.signature):
+        raise BadSignature(f"the consent of {consent.centre} is not signed by it")
+
+
 class Pledged(Stored):
     """The last question of an epoch that a centre said it answers."""
 
@@ -158,10 +164,7 @@ class Pledge:
             word = given.get(seat.name)
             if word is None:
                 raise NotEnrolled(f"{seat.name} has not said that it answers", peer=seat.name)
-            if not self._agreement.verifier.verify(
-                seat.signing_key, statement(word), word.signature
-            ):
-                raise BadSignature(f"the consent of {seat.name} is not signed by it")
+            require_consent(word, seat.signing_key, self._agreement.verifier)
         if self._last.answered:
             return []
         self._last = replace(self._last, answered=True)
