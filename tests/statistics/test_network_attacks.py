@@ -343,7 +343,7 @@ def test_desks_without_a_list_answer_what_is_not_in_the_protocol(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
-    monkeypatch.setattr(StudyProtocol, "hashes", None)
+    monkeypatch.setattr(StudyProtocol, "answered", None)
 
     async def tell() -> None:
         async with network(tmp_path) as study:
